@@ -253,6 +253,17 @@ def test_a_trial_that_is_begun_again_is_not_dead_by_an_old_sign(tmp_path):
     journal.record_heartbeat(trial._trial_id)  # too late, which is no error
 
 
+@pytest.mark.slow
+def test_a_search_of_an_earlier_version_goes_on_in_its_database(config):
+    """With more trials and another pruner."""
+    config.folder.mkdir(parents=True)
+    old = change(config, storage=f"sqlite:///{config.folder}/study.db", trials=1)
+    search(old, BASE, quick)
+    study = search(change(config, trials=2, pruner="median"), BASE, quick)
+    assert len(study.trials) == 2
+    assert not (config.folder / "study.log").exists()
+
+
 def test_who_makes_a_study_begins_it_once(config):
     """Where it has died meanwhile, the next one does."""
     ranges = module.dry_run(load(config.space, "--space", "it"), BASE)

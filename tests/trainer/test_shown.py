@@ -339,6 +339,15 @@ def test_the_setup_of_a_population_shows_no_folders(home):
     Population(config, base)  # resumes
 
 
+def test_a_setup_of_an_earlier_version_is_still_known(home):
+    base = change(RunConfig(), rom_path=str(home / "a.nes"))
+    old = {"seeds": 1, "trainer flags": json.loads(json.dumps(to_dict(base)))}
+    options.check_setup("search", old, options.setup(base, seeds=1))
+    other = options.setup(change(base, lr=1.0), seeds=1)
+    with pytest.raises(ValueError, match="was begun with another trainer flags"):
+        options.check_setup("search", old, other)
+
+
 @pytest.mark.filterwarnings("ignore::optuna.exceptions.ExperimentalWarning")
 @pytest.mark.slow
 def test_a_search_shows_none_of_its_secrets(home, capsys):

@@ -114,16 +114,13 @@ class Shards:
     """
 
     def __init__(self, count: int) -> None:
-        """Starts `count - 1` threads that each compute without further threads."""
+        """Threads that each compute without further threads."""
         if count < 1:
             raise ValueError(f"shards must be at least 1, got {count}")
         self.count = count
-        self._pool = (
-            ThreadPoolExecutor(
-                count - 1, "shard", initializer=torch.set_num_threads, initargs=(1,)
-            )
-            if count > 1
-            else None
+        # It starts threads when it first needs them.
+        self._pool = ThreadPoolExecutor(
+            max(1, count - 1), "shard", torch.set_num_threads, (1,)
         )
 
     def map(
@@ -132,8 +129,6 @@ class Shards:
         """Applies `function` to parts, in order of parts; at most `count`."""
         if len(parts) > self.count:
             raise ValueError(f"{len(parts)} parts for {self.count} shards")
-        if self._pool is None or len(parts) <= 1:
-            return [function(part) for part in parts]
         futures = [self._pool.submit(function, part) for part in parts[1:]]
         try:
             first = function(parts[0])
@@ -144,5 +139,4 @@ class Shards:
 
     def close(self) -> None:
         """Ends the threads."""
-        if self._pool is not None:
-            self._pool.shutdown()
+        self._pool.shutdown()

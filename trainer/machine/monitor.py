@@ -220,16 +220,12 @@ def profiler(
         recording.export_chrome_trace(str(path))
         print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
 
-    activities = [torch.profiler.ProfilerActivity.CPU]
-    if device.type == "cuda":
-        activities.append(torch.profiler.ProfilerActivity.CUDA)
-    else:
+    if device.type != "cuda":
         # PyTorch's profiling library reads this at its first use. Otherwise it writes
         # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
         # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     recording = torch.profiler.profile(
-        activities=activities,
         schedule=torch.profiler.schedule(
             wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
         ),

@@ -5,6 +5,7 @@ dashboard.py has the display for terminals.
 
 from __future__ import annotations
 
+import io
 import textwrap
 import time
 from collections.abc import Callable, Mapping
@@ -105,34 +106,28 @@ class RecordDisplay(Display):
 
     def __init__(self) -> None:
         self._began = time.perf_counter()
-        self._early: list[str] = []
-        self._file: TextIO | None = None
+        self._early = io.StringIO()  # before there is a folder
+        self._file: TextIO = self._early
 
     def start(self, info: RunInfo) -> None:
         """Opens the file, and writes the earlier messages to it."""
         with suppress(OSError):
             path = info.run_dir / "messages.txt"
             self._file = path.open("a", buffering=1, encoding="utf-8")
+            self._file.write(self._early.getvalue())
         self._began = time.perf_counter()
-        early, self._early = self._early, []
-        for text in early:
-            RecordDisplay.log(self, text)
 
     def log(self, text: str) -> None:
         """Writes a message; it is lost if the disk is full."""
-        if self._file is None:
-            self._early.append(text)
-            return
         stamp = format_seconds(time.perf_counter() - self._began)
+        text = textwrap.indent(text, " " * 10).lstrip()
         with suppress(OSError, ValueError):
-            text = textwrap.indent(text, " " * 10).lstrip()
             self._file.write(f"{stamp:>8}  {text}\n")
 
     def close(self) -> None:
         """Closes the file of messages; may be called again."""
-        if self._file is not None:
-            with suppress(OSError):
-                self._file.close()
+        with suppress(OSError):
+            self._file.close()
 
 
 class PlainDisplay(RecordDisplay):

@@ -112,6 +112,12 @@ def in_panel(panel: Panel) -> list[Metric]:
     return [metric for metric in METRICS.values() if metric.panel == panel]
 
 
+def level_rates(values: Mapping[str, float]) -> dict[str, float]:
+    """The clear rates of levels at a point of the curves, by level."""
+    keys = [key for key in values if key.startswith("levels/")]
+    return {key.removeprefix("levels/"): values[key] for key in keys}
+
+
 # -- the bottleneck ----------------------------------------------------------
 
 # A part of the loop is the bottleneck if it takes at least the first share of the time

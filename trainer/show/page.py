@@ -21,7 +21,7 @@ from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
-from trainer.show.metrics import METRICS, Metric, in_panel
+from trainer.show.metrics import METRICS, Metric, in_panel, level_rates
 from trainer.show.run_files import RunFiles, read_run
 
 # Most bytes of pictures and videos in a page, and of one; further files are linked.
@@ -195,9 +195,8 @@ def _shares_chart(run: RunFiles) -> str:
 
 def _levels_chart(run: RunFiles) -> str:
     """Clear rates in training, a row per level; "" for a run without --levels."""
-    rated = [p for p in run.points if any(k.startswith("levels/") for k in p)]
-    points = _thinned(rated, _MAX_COLUMNS)
-    names = {k[7:] for p in points for k in p if k.startswith("levels/")}
+    points = _thinned([p for p in run.points if level_rates(p)], _MAX_COLUMNS)
+    names = {name for p in points for name in level_rates(p)}
     levels = sorted(names, key=lambda name: [int(part) for part in name.split("-")])
     if not levels:
         return ""
@@ -366,7 +365,7 @@ def _levels_evaluated(run: RunFiles) -> str:
 
 def _levels_trained(run: RunFiles) -> str:
     """Clear rates and mean best x of training."""
-    rates = {k[7:]: v for k, v in run.last.items() if k.startswith("levels/")}
+    rates = level_rates(run.last)
     best_x = {level: run.last.get(f"level_best_x/{level}") for level in rates}
     return level_grid(
         rates, {k: f"x {x:.0f}" for k, x in best_x.items() if x is not None}

@@ -25,7 +25,7 @@ from rich.text import Text
 
 from trainer.machine.timings import format_seconds
 from trainer.show.display import RunInfo
-from trainer.show.metrics import METRICS, Metric, bottleneck, in_panel
+from trainer.show.metrics import METRICS, Metric, bottleneck, in_panel, level_rates
 
 Point = tuple[float, float]  # seconds since the start, value
 
@@ -114,7 +114,7 @@ _Drawing = Callable[[Status, int, int], tuple[str, RenderableType]]
 
 def view(status: Status, width: int, height: int) -> RenderableType:
     """Draws a run."""
-    parts = [Layout(_header(status, width), size=2)]
+    parts = [Layout(_header(status), size=2)]
     if status.alarms and height > 12:
         alarms = [
             Text(f" ALARM  {name}: {text}", no_wrap=True, overflow="ellipsis")
@@ -148,7 +148,7 @@ def _rows(status: Status, width: int, room: int) -> list[Layout]:
     bottom = max(7, min(9, left // 3))
     charts = _chart_rows(status, width, left - bottom)
     last: list[_Drawing] = [_messages]
-    if _level_rates(status):
+    if level_rates(status.values):
         last.insert(0, _levels)
     return [*charts, *rows, _row(status, width, bottom if charts else left, last)]
 
@@ -183,7 +183,7 @@ def _chart_rows(status: Status, width: int, room: int) -> list[Layout]:
     return rows
 
 
-def _header(status: Status, width: int) -> RenderableType:
+def _header(status: Status) -> RenderableType:
     """Two lines: task and time; progress bar and remaining time."""
     config, seconds, step = status.info.config, status.seconds(), status.info.steps()
     first = Table.grid(expand=True, padding=(0, 1), pad_edge=True)
@@ -191,8 +191,7 @@ def _header(status: Status, width: int) -> RenderableType:
     first.add_column(no_wrap=True)
     task = Text(status.info.task, "bold", overflow="crop")
     about = f"{config.model.name} on {status.info.hardware}, {config.mode}"
-    about = textwrap.shorten(about, max(1, width - len(task) - 13), placeholder="")
-    task.append(f"  {about.rstrip(',')}", f"not bold {LABEL}")
+    task.append(f"  {about}", f"not bold {LABEL}")
     first.add_row(task, format_seconds(seconds))
     limits = ((step, config.max_steps), (seconds, config.max_seconds))
     done = min(1.0, max((now / most for now, most in limits if most), default=0.0))
@@ -325,15 +324,10 @@ def _storage(status: Status, width: int, height: int) -> tuple[str, RenderableTy
     return f"starts, {title}" if starts else title, _lines(lines)
 
 
-def _level_rates(status: Status) -> dict[str, float]:
-    """The clear rates of levels."""
-    return {k[7:]: v for k, v in status.values.items() if k.startswith("levels/")}
-
-
 def _levels(status: Status, width: int, height: int) -> tuple[str, RenderableType]:
     """The levels of the game; those without a clear rate have a dot."""
     cells = {f"{w}-{s}": Text("·", LABEL) for w in range(1, 9) for s in range(1, 5)}
-    for level, rate in _level_rates(status).items():
+    for level, rate in level_rates(status.values).items():
         cells[level] = Text(f"{100 * rate:.0f}", heat(rate))
     worlds = len({level.partition("-")[0] for level in cells})
     return "Levels, % cleared", level_grid(cells, max(4, min(7, (width - 3) // worlds)))

@@ -140,6 +140,8 @@ def setup(base: RunConfig, **options: Any) -> dict[str, Any]:
 
 def check_setup(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> None:
     """Raises ValueError if two results of `setup` differ."""
+    # Version 0.1 wrote whole paths.
+    old = {**old, FLAGS: shown.settings(old.get(FLAGS, {}))}
     changed = [key for key, value in new.items() if old.get(key) != value]
     if changed:
         raise ValueError(

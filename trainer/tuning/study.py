@@ -253,7 +253,9 @@ class Journal(JournalStorage, BaseHeartbeat):
 def open_storage(url: str, folder: Path) -> BaseStorage:
     """Opens the storage of a search."""
     url = os.path.expandvars(url)
-    url = url or f"{_JOURNAL}{folder}/study.log"
+    old = folder / "study.db"  # of version 0.1
+    if not url:
+        url = f"sqlite:///{old}" if old.exists() else f"{_JOURNAL}{folder}/study.log"
     if url.startswith(_JOURNAL):
         try:
             return Journal(Path(url.removeprefix(_JOURNAL)))
