@@ -31,7 +31,7 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         temporary.unlink(missing_ok=True)
         # The error of a full disk names no file.
         if isinstance(error, OSError) and error.errno and not error.filename:
-            error.filename = path
+            error.filename = str(path)
         raise
     if os.name == "nt":
         return  # folders cannot be opened there
