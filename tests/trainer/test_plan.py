@@ -334,8 +334,6 @@ def test_a_file_that_is_damaged_is_refused(castle, tmp_path, content, text):
 def test_a_file_that_is_not_there(tmp_path):
     with pytest.raises(FileNotFoundError, match=r"trainer\.plan writes demonstr"):
         demonstration.load(tmp_path / "1-1.json")
-    with pytest.raises(ValueError, match="is a folder; give a demonstration"):
-        demonstration.load(tmp_path)
 
 
 def test_a_button_that_is_named_twice_is_one_button():

@@ -141,7 +141,7 @@ def test_without_ffmpeg(tmp_path, monkeypatch):
         raise RuntimeError("No ffmpeg exe could be found.")
 
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", missing)
-    with pytest.raises(OSError, match="no ffmpeg found; imageio-ffmpeg includes one"):
+    with pytest.raises(OSError, match="; imageio-ffmpeg includes one"):
         VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30)
 
 
@@ -151,7 +151,9 @@ def test_an_ffmpeg_that_cannot_be_started(tmp_path, monkeypatch, kind):
     if kind != "missing":
         path.write_text("")
     monkeypatch.setattr(imageio_ffmpeg, "get_ffmpeg_exe", lambda: str(path))
-    with pytest.raises(OSError, match=f"cannot start {path} .*IMAGEIO_FFMPEG_EXE"):
+    with pytest.raises(
+        OSError, match=f"cannot start ffmpeg .*{path}.*IMAGEIO_FFMPEG_EXE"
+    ):
         VideoWriter(tmp_path / "a.mp4", size=(64, 48), fps=30)
 
 

@@ -87,9 +87,7 @@ class CellCounts:
             trail = trails[env]
             if begins:
                 trail.clear()
-            cell = numbers.get(key)
-            if cell is None:
-                cell = self._add(key)
+            cell = numbers.setdefault(key, min(len(numbers), MOST_CELLS - 1))
             cells.append(cell)
             new.append(cell not in trail)
             if new[-1]:
@@ -118,12 +116,6 @@ class CellCounts:
         """
         rate: FloatArray = (self.advanced[cells] + 1.0) / (self.passed[cells] + 2.0)
         return rate
-
-    def _add(self, key: int) -> int:
-        """Gives a number to a cell that is seen for the first time."""
-        number = min(len(self._numbers), MOST_CELLS - 1)
-        self._numbers[key] = number
-        return number
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types and tensors."""

@@ -241,15 +241,14 @@ def read_ways(
             "its level; give at least one that does"
         )
     with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
-        for path, one in made.items():
-            _check_game(path, one, pool, levels)
         ways: list[Way] = []
         starts: dict[tuple[int, int], Bytes] = {}
         for path, one in made.items():
+            _check_game(path, one, pool, levels)
             stage, (idle, buttons) = levels.index(one.level), _steps(path, one, env)
+            actions = _numbers(path, buttons, made.values(), env)
             if (stage, idle) not in starts:
                 starts[stage, idle] = _start_with_idle(pool, stage, idle, one)
-            actions = _numbers(path, buttons, made.values(), env)
             ways.append(Way(stage, starts[stage, idle], actions))
     left_out = len(files) - len(made)
     more = f"; {left_out} that end earlier are left out" * bool(left_out)

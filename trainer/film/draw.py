@@ -318,18 +318,13 @@ class VideoWriter:
                 f"MP4 needs an even width and height, got {width} x {height}"
             )
         make_folder(path.parent)
-        try:
-            ffmpeg = str(imageio_ffmpeg.get_ffmpeg_exe())
-        except RuntimeError as error:
-            raise OSError(f"no ffmpeg found; {_GET_FFMPEG}") from error
         self._path, self._shape, self._fps = path, (height, width, 3), fps
         self.count = 0
         """Number of pictures so far."""
         self._partial = path.with_name(f".partial-{path.name}")
         self._log = tempfile.TemporaryFile()  # noqa: SIM115
         nice = shutil.which("nice") if background else None
-        command = [nice, "-n", "10"] if nice else []
-        command += [ffmpeg, "-y", "-loglevel", "error", "-f", "rawvideo"]
+        command = ["-y", "-loglevel", "error", "-f", "rawvideo"]
         command += ["-pix_fmt", "rgb24", "-s", f"{width}x{height}", "-r", f"{fps:.6g}"]
         command += ["-i", "-"]
         if gif:
@@ -342,19 +337,19 @@ class VideoWriter:
         if background:
             command += ["-threads", "1"]
         try:
+            ffmpeg = str(imageio_ffmpeg.get_ffmpeg_exe())
+            first = [nice, "-n", "10", ffmpeg] if nice else [ffmpeg]
             self._process = subprocess.Popen(
-                [*command, str(self._partial)],
+                [*first, *command, str(self._partial)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
                 stderr=self._log,
                 # Ctrl-C must not reach ffmpeg: this process finishes the file.
                 start_new_session=True,
             )
-        except OSError as error:
+        except (RuntimeError, OSError) as error:
             self._log.close()
-            raise OSError(
-                f"cannot start {ffmpeg} ({error.strerror}); {_GET_FFMPEG}"
-            ) from error
+            raise OSError(f"cannot start ffmpeg ({error}); {_GET_FFMPEG}") from error
         assert self._process.stdin is not None
         self._pipe = self._process.stdin
 

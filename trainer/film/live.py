@@ -148,16 +148,14 @@ def human_episodes(
     """Episodes of a person without end; after a clear, the next level begins."""
     env, levels = replace(HUMAN, frame_skip=frame_skip), all_levels(HUMAN.task)
     number = levels.index(level) if level else 0
-
-    def decide(step: Step) -> Decision:
-        del step
-        return Decision(buttons(), None, None)
-
     while True:
         # The action set "raw" has every combination of buttons.
         config = game_config(env, level=levels[number]) | {"action_set": "raw"}
         game = FilmedEnv(config)
-        yield film_episode(game, _begin(game, recorder), decide, KEYS_HELP)
+        start = _begin(game, recorder)
+        yield film_episode(
+            game, start, lambda _: Decision(buttons(), None, None), KEYS_HELP
+        )
         if game.ending == "cleared":
             number = (number + 1) % len(levels)
 

@@ -29,8 +29,9 @@ def replacing(path: Path, *, private: bool = False) -> Iterator[BinaryIO]:
         os.replace(temporary, path)
     except BaseException as error:
         temporary.unlink(missing_ok=True)
-        if isinstance(error, OSError):
-            error.filename = path  # that of a full disk names no file
+        # The error of a full disk names no file.
+        if isinstance(error, OSError) and error.errno and not error.filename:
+            error.filename = str(path)
         raise
     if os.name == "nt":
         return  # folders cannot be opened there

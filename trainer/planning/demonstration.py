@@ -109,11 +109,10 @@ def load(path: Path) -> Demonstration:
         FileNotFoundError: the file does not exist.
         ValueError: the file is damaged, or not a demonstration.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; give a demonstration, a .json file")
     if not path.is_file():
         raise FileNotFoundError(
-            f"{path} does not exist; python -m trainer.plan writes demonstrations"
+            f"{path} does not exist or is a folder; python -m trainer.plan writes "
+            "demonstrations"
         )
     try:
         content = json.loads(path.read_text("utf-8"))
