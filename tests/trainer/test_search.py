@@ -12,7 +12,7 @@ import pytest
 optuna = pytest.importorskip("optuna")
 
 from optuna.trial import TrialState  # noqa: E402
-from stub_runs import SPACE, dying, metrics, quick, slow  # noqa: E402
+from stub_runs import SPACE, dying, metrics, quick, shared  # noqa: E402
 
 from trainer.config.schema import RunConfig  # noqa: E402
 from trainer.machine.imports import load  # noqa: E402
@@ -257,9 +257,9 @@ def test_a_trial_that_is_begun_again_is_not_dead_by_an_old_sign(tmp_path):
 def test_a_search_of_an_earlier_version_goes_on_in_its_database(config):
     """With more trials and another pruner."""
     config.folder.mkdir(parents=True)
-    old = change(config, storage=f"sqlite:///{config.folder}/study.db", trials=1)
+    old = replace(config, storage=f"sqlite:///{config.folder}/study.db", trials=1)
     search(old, BASE, quick)
-    study = search(change(config, trials=2, pruner="median"), BASE, quick)
+    study = search(replace(config, trials=2, pruner="median"), BASE, quick)
     assert len(study.trials) == 2
     assert not (config.folder / "study.log").exists()
 
@@ -278,11 +278,11 @@ def test_who_makes_a_study_begins_it_once(config):
 
 @pytest.mark.slow
 def test_processes_share_the_work(config):
-    study = search(replace(config, trials=12, jobs=2), BASE, slow)
+    study = search(replace(config, trials=6, jobs=2), BASE, shared)
     done = counted(study)
-    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 12
+    assert [trial.state for trial in done] == [TrialState.COMPLETE] * 6
     # Two may begin the last one at the same moment: one of them gives it up.
-    assert {trial.state for trial in study.trials[12:]} <= {TrialState.PRUNED}
+    assert {trial.state for trial in study.trials[6:]} <= {TrialState.PRUNED}
     assert len({path.read_text() for path in config.folder.glob("*/pid")}) == 2
 
 
