@@ -84,8 +84,10 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
     lines = []
     for name, draw, width_in_inches in figures:
         path = folder / f"{name}.png"
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("ignore")
+            warnings.simplefilter("always", UserWarning)
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
             try:
                 draw(study, target_name=value)
             except (ValueError, RuntimeError, ImportError) as error:
@@ -100,7 +102,7 @@ def write_plots(study: optuna.Study, folder: Path, value: str) -> list[str]:
         figure.set_size_inches(width_in_inches, 5)
         with replacing(path) as file:
             figure.savefig(file, dpi=120, bbox_inches="tight")
-        lines.append(str(path))
+        lines.append(str(path) + "".join(f" ({some.message})" for some in caught))
     pyplot.close("all")
     return lines
 
