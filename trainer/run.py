@@ -49,11 +49,6 @@ from trainer.show import page
 
 __all__ = ["main", "run_training"]
 
-_AFTER_LOSS = (
-    "; torchrun restarts all processes from the last checkpoint, up to --max-restarts "
-    "times, and --resume RUN_DIR continues from it"
-)
-
 
 def _write_report(folder: Path) -> None:
     """Writes the report of a run; a failure here does not fail the run."""
@@ -103,7 +98,11 @@ def _main(argv: Sequence[str] | None) -> int:
     except (ValueError, RuntimeError, OSError, ImportError) as error:
         text = str(error)
         if isinstance(error, LostRankError):
-            text += _AFTER_LOSS
+            where = run.run_dir if run else "RUN_DIR"
+            text += (
+                "; torchrun restarts all processes from the last checkpoint, up to "
+                f"--max-restarts times, and --resume {where} continues from it"
+            )
         # An error in a thread arrives as the cause of another error.
         if torch.OutOfMemoryError in (type(error), type(error.__cause__)):
             text = out_of_memory_advice(config, error)
