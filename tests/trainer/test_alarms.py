@@ -20,9 +20,10 @@ from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
 from trainer.learn.learner import Learner
 from trainer.run import main
-from trainer.session import build, reports
+from trainer.session import alarms as module
+from trainer.session import build
+from trainer.session.alarms import Alarms, Growth
 from trainer.session.files import Checkpoints
-from trainer.session.reports import Alarms, Growth
 from trainer.session.training import run_training
 from trainer.show.display import Display
 
@@ -89,13 +90,13 @@ def test_other_memory_is_no_alarm():
         [50 - i / 60 for i in range(60)],
     ):
         assert lasts(used) == math.inf
-    assert lasts(quick) > reports._LASTS_S  # a cache that fills
+    assert lasts(quick) > module._LASTS_S  # a cache that fills
 
 
 @pytest.mark.slow
 def test_a_run_whose_memory_grows_is_an_alarm(tmp_path, pools, monkeypatch):
     """Every update leaks 64 MB, and takes a minute."""
-    monkeypatch.setattr(reports, "monotonic", lambda: 60.0 * len(leak))
+    monkeypatch.setattr(module, "monotonic", lambda: 60.0 * len(leak))
     leak, update = [], Learner.update
 
     def leaking(self, *args):
@@ -156,7 +157,7 @@ def test_memory_that_is_nearly_used_up(tmp_path, where, left, alarm):
 
 def test_a_gpu_and_replay_that_is_being_filled(tmp_path, monkeypatch):
     """While replay fills, memory grows for a reason."""
-    monkeypatch.setattr(reports, "monotonic", lambda: clock)
+    monkeypatch.setattr(module, "monotonic", lambda: clock)
     for unrolls, alarm in ((lambda i: 7.0, True), (lambda i: float(i), False)):
         display, clock = Recorder(), 0.0
         with watching(tmp_path, display) as watch:
@@ -181,7 +182,7 @@ def test_a_disk_that_is_nearly_full(tmp_path, pools, monkeypatch):
         free.append(2**40 if len(free) > 3 else 2**29)
         return usage(path)._replace(free=free[-1])
 
-    monkeypatch.setattr(reports.shutil, "disk_usage", disk_usage)
+    monkeypatch.setattr(module.shutil, "disk_usage", disk_usage)
     config = make_config(tmp_path)
     run_training(config)
     text = (config.run_dir / "messages.txt").read_text()
@@ -242,7 +243,7 @@ class StallingPool(FakePool):
 @pytest.mark.parametrize("options", [{}, {"lag": 1}, {"lag": 1, "mode": "async"}])
 def test_a_stalled_pool(tmp_path, monkeypatch, options):
     use_pools(monkeypatch, StallingPool)
-    monkeypatch.setattr(reports, "_STALL_S", 0.2)
+    monkeypatch.setattr(module, "_STALL_S", 0.2)
     monkeypatch.setattr(StallingPool, "release", threading.Event())
 
     class Display(Recorder):
@@ -381,7 +382,7 @@ def service(request):
 @pytest.mark.slow
 def test_alarms_and_the_end_are_sent(tmp_path, pools, monkeypatch, service):
     """The URL comes from an environment variable, so that no file has it."""
-    monkeypatch.setattr(reports, "_DISK_BYTES", 2**60)
+    monkeypatch.setattr(module, "_DISK_BYTES", 2**60)
     monkeypatch.setenv("MARIO_TEST_URL", service.url)
     config = make_config(tmp_path, notify="$MARIO_TEST_URL")
     run_training(config, Recorder())

@@ -28,9 +28,9 @@ def make_system(fake_pool):
     """Makes systems; in the end all are closed, and no thread is left."""
     before, made = set(threading.enumerate()), []
 
-    def make(*, lag, exact, **options):
-        pool = fake_pool(ENVS, ENVS if exact else 4)
-        made.append(System(pool, lag=lag, exact=exact, **options))
+    def make(*, lag, in_order, **options):
+        pool = fake_pool(ENVS, ENVS if in_order else 4)
+        made.append(System(pool, lag=lag, in_order=in_order, **options))
         return made[-1]
 
     yield make
@@ -60,7 +60,7 @@ def make_actors(count):
 class System:
     """A pipeline over a fake pool, and a learner that only counts."""
 
-    def __init__(self, pool, *, lag, exact, unrolls=ENVS):
+    def __init__(self, pool, *, lag, in_order, unrolls=ENVS):
         self.rollouts = Rollouts(
             num_envs=ENVS,
             num_slots=2 * ENVS + (lag + 2) * unrolls,
@@ -75,7 +75,7 @@ class System:
             pool,
             self.rollouts,
             groups=2,
-            asynchronous=not exact,
+            asynchronous=not in_order,
             episodes=OpenEpisodes(ENVS),
             finished=FinishedEpisodes(),
             timings=self.timings,
@@ -89,11 +89,11 @@ class System:
         self.pipeline = Overlapped(
             self.collector,
             self.rollouts,
-            make_actors(lag + 1 if exact else 2),
+            make_actors(lag + 1 if in_order else 2),
             self.model,
             unrolls=unrolls,
             lag=lag,
-            exact=exact,
+            in_order=in_order,
             timings=self.timings,
         )
 
@@ -111,8 +111,8 @@ class System:
         return batch
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_the_collecting_thread_has_priority(make_system, monkeypatch, exact):
+@pytest.mark.parametrize("in_order", [True, False])
+def test_the_collecting_thread_has_priority(make_system, monkeypatch, in_order):
     """All environments wait for its kernels, and nothing for the learner's."""
     asked = []
 
@@ -121,16 +121,16 @@ def test_the_collecting_thread_has_priority(make_system, monkeypatch, exact):
         return own_stream(device, priority)
 
     monkeypatch.setattr(pipeline, "own_stream", note)
-    system = make_system(lag=1, exact=exact)
+    system = make_system(lag=1, in_order=in_order)
     for _ in range(2):
         system.update()
     assert asked == [("collector", ACTING)]
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_weights_are_copied_and_passed_on(exact):
+@pytest.mark.parametrize("in_order", [True, False])
+def test_weights_are_copied_and_passed_on(in_order):
     actors = make_actors(3)
-    weights = Weights(actors, CPU, exact=exact)
+    weights = Weights(actors, CPU, in_order=in_order)
     assert weights.current is actors[0]
     weights.publish(make_model(1.0), 1)
     weights.publish(make_model(2.0), 2)
@@ -139,12 +139,12 @@ def test_weights_are_copied_and_passed_on(exact):
         assert weights.advance()
         assert weights.current.version == version
         assert weights.current.model.head.value.bias == version
-    assert not exact or actors[0].model.head.value.bias == 0
+    assert not in_order or actors[0].model.head.value.bias == 0
     weights.close()
 
 
 def test_the_newest_weights_win_where_they_may():
-    weights = Weights(make_actors(2), CPU, exact=False)
+    weights = Weights(make_actors(2), CPU, in_order=False)
     assert weights.advance()  # nothing new: the old ones stay
     assert weights.current.version == 0
     for version in (1, 2, 3):
@@ -158,7 +158,7 @@ def test_the_newest_weights_win_where_they_may():
 
 def test_every_version_is_used_and_none_is_written_meanwhile():
     """A reader and a writer that hold each other up, for a hundred versions."""
-    weights = Weights(make_actors(3), CPU, exact=True)
+    weights = Weights(make_actors(3), CPU, in_order=True)
     seen, torn = [], []
 
     def read():
@@ -188,7 +188,7 @@ def test_every_version_is_used_and_none_is_written_meanwhile():
 
 @pytest.mark.parametrize("waiting", ["writer", "reader"])
 def test_closing_wakes_whoever_waits(waiting):
-    weights = Weights(make_actors(1 if waiting == "writer" else 2), CPU, exact=True)
+    weights = Weights(make_actors(1 if waiting == "writer" else 2), CPU, in_order=True)
     results = []
 
     def wait():
@@ -209,7 +209,7 @@ def test_closing_wakes_whoever_waits(waiting):
 @pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize("rounds", [1, 2])
 def test_a_sync_batch_is_exactly_so_many_policies_old(make_system, lag, rounds):
-    system = make_system(lag=lag, exact=True, unrolls=rounds * ENVS)
+    system = make_system(lag=lag, in_order=True, unrolls=rounds * ENVS)
     for k in range(8):
         batch = system.update(pause=0.01 * (k % 2))
         assert batch.versions.shape == (T + 1, rounds * ENVS)
@@ -223,7 +223,7 @@ def test_a_sync_batch_is_exactly_so_many_policies_old(make_system, lag, rounds):
 
 def test_learned_from_unrolls_are_not_written(make_system):
     """The collector decides on their last rows while they are learned from."""
-    system = make_system(lag=1, exact=True)
+    system = make_system(lag=1, in_order=True)
     for _ in range(6):
         slots = system.pipeline.next_batch()
         before = system.rollouts.batch(slots)
@@ -239,7 +239,7 @@ def test_learned_from_unrolls_are_not_written(make_system):
 
 @pytest.mark.parametrize("lag", [1, 2])
 def test_an_async_collector_is_held_back(make_system, lag):
-    system = make_system(lag=lag, exact=False)
+    system = make_system(lag=lag, in_order=False)
     lags = []
     for k in range(12):
         batch = system.update(pause=0.05)
@@ -262,7 +262,7 @@ def test_an_async_collector_is_held_back(make_system, lag):
 
 def test_the_next_batch_is_collected_while_one_is_learned_from(make_system):
     """Taking a batch makes room; nothing has to be learned first."""
-    system = make_system(lag=1, exact=False)
+    system = make_system(lag=1, in_order=False)
     system.update()
     for _ in range(4):
         slots = system.pipeline.next_batch()
@@ -275,16 +275,16 @@ def test_the_next_batch_is_collected_while_one_is_learned_from(make_system):
 
 
 def test_an_async_batch_is_collected_with_new_weights(make_system):
-    system = make_system(lag=1, exact=False)
+    system = make_system(lag=1, in_order=False)
     versions = [system.update(pause=0.02).versions.max().item() for _ in range(10)]
     assert versions == sorted(versions)
     assert versions[-1] >= 6
     system.pipeline.close()
 
 
-@pytest.mark.parametrize("exact", [True, False])
-def test_an_error_of_the_collector_reaches_the_learner(make_system, exact):
-    system = make_system(lag=1, exact=exact)
+@pytest.mark.parametrize("in_order", [True, False])
+def test_an_error_of_the_collector_reaches_the_learner(make_system, in_order):
+    system = make_system(lag=1, in_order=in_order)
     recv, left = system.pool.recv, [40]
 
     def fail():
@@ -305,11 +305,11 @@ def test_an_error_of_the_collector_reaches_the_learner(make_system, exact):
     system.pipeline.close()
 
 
-@pytest.mark.parametrize("exact", [True, False])
+@pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize("lag", [0, 1, 2])
 @pytest.mark.parametrize("updates", [0, 1, 2, 5])
-def test_it_closes_from_every_state(make_system, exact, lag, updates):
-    system = make_system(lag=lag, exact=exact)
+def test_it_closes_from_every_state(make_system, in_order, lag, updates):
+    system = make_system(lag=lag, in_order=in_order)
     for _ in range(updates):
         system.update()
     time.sleep(0.02)
@@ -321,7 +321,7 @@ def test_it_closes_from_every_state(make_system, exact, lag, updates):
 
 
 def test_it_closes_while_a_batch_is_learned_from(make_system):
-    system = make_system(lag=1, exact=True)
+    system = make_system(lag=1, in_order=True)
     system.update()
     system.pipeline.next_batch()
     system.pipeline.close()

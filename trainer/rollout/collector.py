@@ -167,8 +167,11 @@ class Collector:
         self._pending: deque[tuple[_Received, Rows]] = deque()
 
     @property
-    def resumed(self) -> bool:
-        """Whether open episodes of an earlier run were restored."""
+    def all_wait(self) -> bool:
+        """Whether all environments wait for a decision.
+
+        They do between two batches in sync mode, and after `restore`.
+        """
         return bool(self._pending)
 
     def start(self) -> None:
@@ -176,7 +179,7 @@ class Collector:
 
         `collect` receives their first rows.
         """
-        if self.resumed:
+        if self.all_wait:
             return
         self._set_starts()
         if self._asynchronous:
@@ -191,7 +194,8 @@ class Collector:
     ) -> None:
         """Acts until `unrolls` more unrolls are full, or `goes_on` returns False.
 
-        `actor` and `goes_on` are called before each group. In sync mode `unrolls` is a
+        `actor` and `goes_on` are called before each group, and may wait: for weights,
+        and for room. In sync mode `unrolls` is a
         multiple of the environments, so all groups complete their unrolls together. The
         last rows of these unrolls get no actions yet, only values: the next call
         decides on them, with the weights of the next batch.
@@ -199,7 +203,7 @@ class Collector:
         completed = 0
         self._finished.begin_batch()
         # In sync mode only while all environments wait: no start depends on timing.
-        if self._asynchronous or self.resumed:
+        if self._asynchronous or self.all_wait:
             self._set_starts()
         while completed < unrolls and goes_on():
             if len(self._pending) == len(self._groups):

@@ -1,7 +1,8 @@
 """How collecting and learning share the machine: in turns, or at the same time.
 
-On a CPU both need the same cores, so they take turns, and nothing is copied. On a GPU
-they overlap: a thread with its own stream and its own weights collects while the main
+With --lag 0, the default on a CPU, where both need the same cores, they take turns, and
+nothing is copied (`InTurns`). With a larger --lag they overlap on any device
+(`Overlapped`): a thread with its own stream and its own weights collects while the main
 thread learns.
 
                  collector thread             main thread
@@ -68,17 +69,17 @@ class Weights:
     """
 
     def __init__(
-        self, actors: list[Actor], device: torch.device, *, exact: bool
+        self, actors: list[Actor], device: torch.device, *, in_order: bool
     ) -> None:
         """Begins with the first set in use and the other sets free.
 
-        If exact, the collector uses every version in order; otherwise it uses the
+        If `in_order`, the collector uses every version in order; otherwise it uses the
         newest, and unused older versions are overwritten.
         """
         self.current = actors[0]
         self._free = deque(actors[1:])
         self._published: deque[Actor] = deque()
-        self._exact = exact
+        self._in_order = in_order
         self._changed = threading.Condition()
         self._read = {id(actor): Fence(device) for actor in actors}
         self._written = {id(actor): Fence(device) for actor in actors}
@@ -86,11 +87,11 @@ class Weights:
         self._closed = False
 
     def publish(self, model: PolicyModel, version: int) -> None:
-        """Copies weights to a free set; if exact, it may wait for one."""
+        """Copies weights to a free set; if `in_order`, it may wait for one."""
         with self._changed:
-            if self._exact:
+            if self._in_order:
                 self._changed.wait_for(lambda: self._free or self._closed)
-            if not self._free and self._exact:
+            if not self._free and self._in_order:
                 return
             actor = (self._free if self._free else self._published).popleft()
         self._read[id(actor)].wait()
@@ -102,12 +103,12 @@ class Weights:
             self._changed.notify_all()
 
     def advance(self) -> bool:
-        """Takes the next published set; if exact, it waits for one.
+        """Takes the next published set; if `in_order`, it waits for one.
 
         Returns False if `close` was called instead.
         """
         with self._changed:
-            if self._exact:
+            if self._in_order:
                 self._waiting = True
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._published or self._closed)
@@ -122,7 +123,7 @@ class Weights:
         return True
 
     def wait_until_used(self) -> None:
-        """If exact, waits until `advance` needs a set that is not yet published."""
+        """If `in_order`, waits until `advance` needs a set that is not published."""
         with self._changed:
             self._changed.wait_for(
                 lambda: (self._waiting and not self._published) or self._closed
@@ -142,31 +143,32 @@ class Overlapped:
         self,
         collector: Collector,
         rollouts: Rollouts,
-        actors: list[Actor],  # lag + 1 with separate weights if exact, else 2
+        actors: list[Actor],  # lag + 1 with separate weights if in_order, else 2
         model: PolicyModel,  # the learner's
         *,
         unrolls: int,  # fresh unrolls in a training batch
         lag: int,  # training batches that collecting may be ahead
-        exact: bool,
+        in_order: bool,
         timings: Timings,
     ) -> None:
         """Starts the environments.
 
-        If exact, all of batch k is collected with the weights of version
+        If `in_order`, all of batch k is collected with the weights of version
         max(0, k - lag); otherwise with the newest weights.
         """
         self._collector, self._rollouts = collector, rollouts
         self._model, self._device = model, rollouts.device
-        self._unrolls, self._lag, self._exact = unrolls, lag, exact
+        self._unrolls, self._lag, self._in_order = unrolls, lag, in_order
         self._timings = timings
-        self._weights = Weights(actors, rollouts.device, exact=exact)
+        self._weights = Weights(actors, rollouts.device, in_order=in_order)
         self._changed = threading.Condition()
         self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
-        # A resumed run already has the next batches that the lag allows.
-        self._began = collector.resumed
-        self._next = lag + 1 if collector.resumed else 1
+        # Before a run was resumed, it collected the batches for which the first weights
+        # were enough.
+        self._began = collector.all_wait
+        self._batch_number = lag + 1 if collector.all_wait else 1
         collector.start()
 
     def next_batch(self) -> list[int]:
@@ -205,7 +207,7 @@ class Overlapped:
 
     def settle(self) -> bool:
         """See `InTurns`; RuntimeError if collecting failed."""
-        if not self._exact:
+        if not self._in_order:
             return False
         self._start_thread()
         self._weights.wait_until_used()
@@ -225,24 +227,24 @@ class Overlapped:
 
     def _collect(self) -> None:
         while not self._stopped:
-            if self._exact and self._next > self._lag:
+            if self._in_order and self._batch_number > self._lag:
                 with self._timings("wait_learner"):
                     if not self._weights.advance():
                         return
             self._collector.collect(self._unrolls, self._actor, self._goes_on)
             with self._changed:
                 self._changed.notify_all()
-            self._next += 1
+            self._batch_number += 1
 
     def _actor(self) -> Actor:
         """The set of weights for the next group of environments."""
-        if not self._exact:
+        if not self._in_order:
             self._weights.advance()
         return self._weights.current
 
     def _goes_on(self) -> bool:
-        """Whether to collect; if not exact, waits while enough unrolls wait."""
-        if self._exact:
+        """Whether to collect; if not `in_order`, waits while enough unrolls wait."""
+        if self._in_order:
             return not self._stopped
         limit = self._lag * self._unrolls
         with self._changed:

@@ -58,7 +58,7 @@ class Batch(NamedTuple):
 
     frames: Tensor  # (all frames, words), the frames of the store
     stacks: Tensor  # (K, B, stack) int64 indices of the frames of each observation
-    actions: Tensor  # (K, B) int64; the last row's are not executed yet
+    actions: Tensor  # (K, B) int64; the last row's are undefined in sync mode
     logits: Tensor  # (K, B, A) float32 of the policy that acted
     values: Tensor  # (K, B) float32 of the critic when it acted
     rewards: Tensor  # (K, B) float32 that came with each row
@@ -191,21 +191,20 @@ class Rollouts:
         columns = [*map(native, (reward, done, truncated, levels)), flags]
         pixels = native(obs)
 
-        (turning,) = (self._cursor[envs] == self._last_row).nonzero()
-        closing = turned = turning
-        if turning.size:
-            turned = self._index(turning)
-            turned_envs = span(env_id[turning])
-            index = self._close(turned_envs, is_first[turning])
-            closing = self._index(index)
-            part = None if turning.size == len(env_id) else turning
-            self._put(closing, pixels, [x[turned] for x in columns], part)
-            self._open(turned_envs)
+        (positions,) = (self._cursor[envs] == self._last_row).nonzero()
+        closing = closing_of = positions
+        if positions.size:
+            closing_of = self._index(positions)
+            closing_envs = span(env_id[positions])
+            closing = self._index(self._close(closing_envs, is_first[positions]))
+            picked = None if positions.size == len(env_id) else positions
+            self._put(closing, pixels, [x[closing_of] for x in columns], picked)
+            self._open(closing_envs)
             self._remember(envs, state)  # with burn_in = T the state is due again
         acting = self._index(self._place(envs, is_first))
         self._put(acting, pixels, columns)
         self._cursor[envs] += 1
-        return Rows(acting, closing, turned, turning.size)
+        return Rows(acting, closing, closing_of, positions.size)
 
     def _remember(self, envs: slice | IntArray, state: Tensor | None) -> None:
         """Keeps the memory before the rows with which the next slots will begin."""

@@ -8,7 +8,7 @@ import warnings
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import torch
 
@@ -34,13 +34,11 @@ from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.pipeline import InTurns, Overlapped, Pipeline
 from trainer.rollout.replay import PrioritizedReplay, check_fits
 from trainer.rollout.store import Rollouts
+from trainer.session.alarms import Alarms
 from trainer.session.files import Checkpoints
 from trainer.show.dashboard import make_display
 from trainer.show.display import Display, RunInfo
 from trainer.show.tracking import MetricsWriter, Notifier
-
-if TYPE_CHECKING:
-    from trainer.session.reports import Alarms
 
 # Least number of episodes in the window of one of several processes.
 _LEAST_WINDOW = 10
@@ -282,8 +280,8 @@ class Run:
                 InTurns(self.collector, self.store, self._actor(self.model), unrolls)
             )
             return
-        exact = config.mode == "sync"
-        sets = config.lag + 1 if exact else 2
+        in_order = config.mode == "sync"
+        sets = config.lag + 1 if in_order else 2
         self.pipeline = self.owns(
             Overlapped(
                 self.collector,
@@ -292,7 +290,7 @@ class Run:
                 self.model,
                 unrolls=unrolls,
                 lag=config.lag,
-                exact=exact,
+                in_order=in_order,
                 timings=self.timings,
             )
         )

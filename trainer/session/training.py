@@ -30,9 +30,10 @@ from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.rollout.store import Batch
 from trainer.session import files
+from trainer.session.alarms import Alarms
 from trainer.session.build import Run
 from trainer.session.demonstrate import demonstrate
-from trainer.session.reports import Alarms, Reporter, check_loss
+from trainer.session.reports import Reporter, check_loss
 from trainer.session.resume import Saver, resume
 from trainer.show.display import Display
 from trainer.show.tracking import MetricsWriter
