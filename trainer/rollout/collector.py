@@ -195,10 +195,10 @@ class Collector:
         """Acts until `unrolls` more unrolls are full, or `goes_on` returns False.
 
         `actor` and `goes_on` are called before each group, and may wait: for weights,
-        and for room. In sync mode `unrolls` is a
-        multiple of the environments, so all groups complete their unrolls together. The
-        last rows of these unrolls get no actions yet, only values: the next call
-        decides on them, with the weights of the next batch.
+        and for room. In sync mode `unrolls` is a multiple of the environments, so all
+        groups complete their unrolls together. The last rows of these unrolls get no
+        actions yet, only values: the next call decides on them, with the weights of the
+        next batch.
         """
         completed = 0
         self._finished.begin_batch()
