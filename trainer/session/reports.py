@@ -237,6 +237,3 @@ def check_loss(run: Run, loss: float, batch: Batch) -> None:
         f"the loss is {loss}; the last batch is in {path}, if the disk had room. Try a "
         "lower --lr, or --precision fp32"
     )
-
-
-# -- alarms ------------------------------------------------------------------
