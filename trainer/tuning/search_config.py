@@ -20,12 +20,15 @@ Space = Callable[["optuna.Trial"], dict[str, Any]]
 
 def default(trial: optuna.Trial) -> dict[str, Any]:
     """The ranges in which a population changes options."""
-    return {
-        name: trial.suggest_float(name, some.low, some.high, log=some.log)
-        if isinstance(some, Range)
-        else trial.suggest_categorical(name, some)
-        for name, some in DEFAULT.items()
-    }
+    values: dict[str, Any] = {}
+    for name, some in DEFAULT.items():
+        if isinstance(some, Range):
+            values[name] = trial.suggest_float(name, some.low, some.high, log=some.log)
+        elif name == "epochs":
+            values[name] = trial.suggest_int(name, some[0], some[-1])
+        else:
+            values[name] = trial.suggest_categorical(name, some)
+    return values
 
 
 @dataclass(frozen=True)
