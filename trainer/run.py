@@ -100,8 +100,8 @@ def _main(argv: Sequence[str] | None) -> int:
         if isinstance(error, LostRankError):
             where = run.run_dir if run else "RUN_DIR"
             text += (
-                "; torchrun restarts all processes from the last checkpoint, up to "
-                f"--max-restarts times, and --resume {where} continues from it"
+                "; torchrun --max-restarts 20 restarts all processes from the last "
+                f"checkpoint, and --resume {where} continues from it"
             )
         # An error in a thread arrives as the cause of another error.
         if torch.OutOfMemoryError in (type(error), type(error.__cause__)):

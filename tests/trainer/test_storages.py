@@ -120,8 +120,8 @@ def test_three_processes_share_a_search_and_one_is_killed(postgresql, tmp_path):
     (lost,) = (t for t in study.trials if t.state == TrialState.FAIL)
     (again,) = (t for t in done if t.system_attrs.get("failed_trial") == lost.number)
     assert again.params == lost.params
-    # The settings of the base run were tried once, or once more after the kill.
-    assert sum(trial.params["lr"] == 2e-3 for trial in done) == 1
+    # Those of the base run come first; twice if two processes begin the search at once.
+    assert sum(trial.params["lr"] == 2e-3 for trial in done) in (1, 2)
     who = {(config.folder / f"trial-{t.number:03}/pid").read_text() for t in done}
     assert len(who) == 2
     storage.remove_session()
