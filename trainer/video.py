@@ -154,8 +154,7 @@ def film(config: VideoConfig) -> Path:
     every = 60 // (config.fps or (20 if gif else 30 if config.grid else 60))
     view: Grid | Camera
     if config.grid:
-        names = [game.level for game in games.values()]
-        view = Grid(names, best_columns(len(games)), config.scale or 1)
+        view = Grid(len(games), best_columns(len(games)), config.scale or 1)
         pictures = _side_by_side(config, policy, games, view, every)
     else:
         view = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
@@ -218,8 +217,9 @@ def _side_by_side(
                 del playing[tile]
                 print(readings[tile], flush=True)
                 continue
-            frame, readings[tile] = shown[-1]
-            grid.show(tile, frame, readings[tile].ending)
+            frame, reading = shown[-1]
+            readings[tile] = reading
+            grid.show(tile, frame, reading.level, reading.ending)
         yield grid.canvas
     cleared = sum(reading.ending == "cleared" for reading in readings.values())
     print(f"{cleared} of {len(games)} levels cleared")
@@ -230,9 +230,9 @@ class Grid:
 
     GAP = 4
 
-    def __init__(self, levels: Sequence[str], columns: int, scale: int) -> None:
-        self._levels, self._columns, self._scale = levels, columns, scale
-        rows = -(-len(levels) // columns)
+    def __init__(self, games: int, columns: int, scale: int) -> None:
+        self._columns, self._scale = columns, scale
+        rows = -(-games // columns)
         self._step_x = WIDTH * scale + self.GAP
         self._step_y = (HEIGHT + HEADER_HEIGHT) * scale + self.GAP
         self.size = columns * self._step_x + self.GAP, rows * self._step_y + self.GAP
@@ -240,11 +240,11 @@ class Grid:
         """The whole picture, (height, width, 3) uint8."""
         self.canvas[:] = BACKGROUND
 
-    def show(self, tile: int, picture: Picture, ending: str) -> None:
+    def show(self, tile: int, picture: Picture, level: str, ending: str) -> None:
         """Puts a game's picture, (240, 256, 3), into its tile; tints it at the end."""
         if ending:
             picture = tint(picture, ending)
-        header = _header(self._levels[tile], ending, self._scale)
+        header = _header(level, ending, self._scale)
         image = np.concatenate((header, enlarge(picture, self._scale)))
         row, column = divmod(tile, self._columns)
         y, x = self.GAP + row * self._step_y, self.GAP + column * self._step_x

@@ -264,18 +264,18 @@ def test_the_camera_scales_and_thins():
 
 
 def test_a_grid_has_a_place_for_each_level():
-    grid = Grid(["1-1", "1-2", "1-3"], columns=2, scale=1)
+    grid = Grid(3, columns=2, scale=1)
     assert grid.canvas.shape == (*grid.size[::-1], 3)
     assert [side % 2 for side in grid.size] == [0, 0]
     frame = np.full((240, 256, 3), 77, np.uint8)
     before, (width, height) = grid.canvas.copy(), grid.size
-    grid.show(2, frame, "")
+    grid.show(2, frame, "1-3", "")
     changed = (grid.canvas != before).any(-1)
     rows, columns = np.flatnonzero(changed.any(1)), np.flatnonzero(changed.any(0))
     assert (len(rows), len(columns)) == (HEADER_HEIGHT + 240, 256)
     assert rows[0] > height // 2
     assert columns[-1] < width // 2
-    grid.show(2, frame, "died")
+    grid.show(2, frame, "1-3", "died")
     assert (grid.canvas == ENDINGS["died"]).all(-1).any()
 
 
@@ -619,9 +619,12 @@ def test_the_command_films_a_grid(run_dir, capsys):
     assert "of 4 levels cleared" in out
     assert "\n8-4: died after " in out
     meta, pictures = read(run_dir / "videos" / "grid.mp4")
-    grid = Grid(["1-1"] * 4, columns=2, scale=1)
+    grid = Grid(4, columns=2, scale=1)
     assert meta["size"] == grid.size
     assert meta["fps"] == pytest.approx(30.05, abs=0.05)
+    # The name of the level is above the first game.
+    header = pictures[1][grid.GAP : grid.GAP + HEADER_HEIGHT, grid.GAP : 40]
+    assert header.max() > 150
     # 8-4 ends within seconds: its tile is red at the end.
     corner = pictures[-1][-20, -20].astype(int)
     assert corner[0] > corner[1] + 40
