@@ -31,6 +31,7 @@ stderr.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -101,6 +102,8 @@ class PlanConfig(Budget):
 def check(config: PlanConfig) -> None:
     """Raises ValueError if an option is out of range or has no effect."""
     check_ranges(config)
+    if not math.isfinite(config.shorten):
+        raise ValueError(f"shorten must be a finite number, got {config.shorten}")
     for flag, files in (("--replay", config.replay), ("--import", config.imported)):
         if files and (config.levels or config.whole_game):
             raise ValueError(

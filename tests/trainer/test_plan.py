@@ -301,6 +301,7 @@ def test_a_file_for_another_rom_is_refused(castle, tmp_path, capsys):
         ("[]", "its format is not"),
         ('{"format": "other"}', "its format is not"),
         (lambda c: c.pop("level"), "is a damaged demonstration"),
+        (lambda c: c.update(reward=float("nan")), "reward must be a finite number"),
         (lambda c: c["buttons"].append(["jump", 3]), "is a damaged demonstration"),
         (lambda c: c.update(buttons=[]), "buttons are missing"),
         (lambda c: c["options"].pop("rom"), "missing 1 required .* 'rom'"),

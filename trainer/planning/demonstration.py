@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, make_dataclass, replace
 from itertools import groupby
@@ -149,6 +150,8 @@ def _read(content: dict[str, Any]) -> Demonstration:
     for name, words in allowed.items():
         if getattr(made, name) not in words:
             raise ValueError(f"{name} must be one of {', '.join(words)}")
+    if not math.isfinite(made.reward):
+        raise ValueError(f"reward must be a finite number, got {made.reward}")
     return made
 
 
