@@ -14,6 +14,9 @@
 
 namespace cpu {
 
+/// Floats in the `Lanes` of lanes_*.inc, on every path.
+inline constexpr int kLanes = 16;
+
 /// Instruction sets with separate code, the better ones last. All give equal
 /// results.
 enum class Path : uint8_t {

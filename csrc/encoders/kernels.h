@@ -19,7 +19,7 @@ namespace encoders {
 
 using cpu::Path;
 
-inline constexpr int kLanes = 16;
+using cpu::kLanes;
 /// Those with separate kernels.
 inline constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
                                   Path::kAvx512Bf16};

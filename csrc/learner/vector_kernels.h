@@ -11,7 +11,7 @@
 
 namespace learner {
 
-inline constexpr int kLanes = 16;
+using cpu::kLanes;
 
 /// The product of a transposed matrix and another matrix.
 struct ProductTask {

@@ -241,7 +241,7 @@ def _service(urls: str) -> Any:
         warnings.simplefilter("ignore", DeprecationWarning)
         with extra("notify", "--notify needs apprise"):
             import apprise
-        # Apprise logs failures with the whole URL; `_work` logs them without it.
+        # Apprise logs failures with the whole URL; `_send` logs them without it.
         logging.getLogger("apprise").setLevel(logging.CRITICAL)
         service = apprise.Apprise()
         # One at a time, so that the error names the URL, without a possible password.

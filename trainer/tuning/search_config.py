@@ -24,7 +24,7 @@ def default(trial: optuna.Trial) -> dict[str, Any]:
     for name, some in DEFAULT.items():
         if isinstance(some, Range):
             values[name] = trial.suggest_float(name, some.low, some.high, log=some.log)
-        elif name == "epochs":
+        elif name == "epochs":  # a number, of which neighbours are alike
             values[name] = trial.suggest_int(name, some[0], some[-1])
         else:
             values[name] = trial.suggest_categorical(name, some)
