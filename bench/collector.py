@@ -55,7 +55,7 @@ from trainer.rollout.collector import ActorOutput, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.replay import PrioritizedReplay
-from trainer.rollout.store import Rollouts
+from trainer.rollout.store import Rollouts, decisions
 
 CASES = ("plain", "frontier", "replay", "memory", "films")
 LEVELS = tuple(f"{world}-{stage}" for world in (1, 2) for stage in (1, 2, 3, 4))
@@ -261,7 +261,8 @@ class Decided:
         actions = torch.randint(NUM_ACTIONS, (rows,), generator=generator)
         state = torch.randn(rows, state_size, generator=generator)
         values = torch.randn(rows, generator=generator)
-        self._output = ActorOutput(actions, logits, values, state)
+        records = decisions(actions, logits, values, torch.zeros(1, dtype=torch.int64))
+        self._output = ActorOutput(actions, logits, values, state, records)
 
     def __call__(self, *inputs: Tensor) -> ActorOutput:
         """The decisions."""

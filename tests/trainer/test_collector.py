@@ -17,7 +17,6 @@ from trainer.machine.cpu import thread_ids
 from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout import arrays, episodes, frames, store
-from trainer.rollout import collector as collectors
 from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
@@ -188,8 +187,7 @@ def test_memory_is_carried_from_row_to_row(
 ):
     """A rerun over each environment's rows from its first one gives the same."""
     if written_by == "kernels":  # as on a GPU
-        for module in (arrays, collectors):
-            monkeypatch.setattr(module, "on_host", lambda device: False)
+        monkeypatch.setattr(arrays, "on_host", lambda device: False)
     system = System(fake_pool(6, batch_size), GRU)
     batch = system.batch(48)
     pixels = system.pixels(batch)
@@ -219,7 +217,7 @@ def test_groups_of_neighbours_give_what_others_give(fake_pool, monkeypatch):
     """Slices of states and records are views; nothing is written that is still read."""
     batches = []
     for span in (arrays.span, lambda positions: positions.astype(np.int64)):
-        for module in (arrays, collectors, episodes, frames, store):
+        for module in (arrays, episodes, frames, store):
             monkeypatch.setattr(module, "span", span)
         batches.append(System(fake_pool(6, 6), GRU, burn_in=2).batch(36))
     for one, two in zip(*batches, strict=True):

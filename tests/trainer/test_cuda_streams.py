@@ -21,7 +21,6 @@ from trainer.machine.cuda import HostToDevice
 from trainer.machine.timings import Timings
 from trainer.models import build_model
 from trainer.rollout import arrays
-from trainer.rollout import collector as collectors
 from trainer.rollout.collector import Actor, Collector
 from trainer.rollout.episodes import OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
@@ -78,7 +77,6 @@ def fake(monkeypatch):
     monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
     monkeypatch.setattr(cuda, "_copies", {})
     monkeypatch.setattr(arrays, "on_host", lambda device: False)
-    monkeypatch.setattr(collectors, "on_host", lambda device: False)
     to = torch.Tensor.to
 
     def move(tensor, *where, **options):

@@ -29,8 +29,9 @@ from trainer.machine.cuda import Copies, Graphed, HostToDevice, set_copies
 from trainer.machine.device import SelfCheck, check_gpu
 from trainer.models import build_model
 from trainer.rollout.collector import Actor
-from trainer.rollout.store import Rollouts
+from trainer.rollout.store import Rollouts, decisions
 from trainer.session import build
+from trainer.session.build import set_up_arithmetic
 from trainer.session.training import run_training
 
 pytestmark = pytest.mark.skipif(
@@ -47,6 +48,12 @@ def cuda():
     return torch.device("cuda")
 
 
+@pytest.fixture(autouse=True)
+def exact_arithmetic():
+    """Kernels of float32 that add in the same order each time, whatever ran before."""
+    set_up_arithmetic(RunConfig(mode="sync", precision="fp32"), cuda())
+
+
 def make_model(device, **options):
     torch.manual_seed(3)
     return build_model(ModelConfig(**options), SHAPE, ACTIONS).to(device)
@@ -61,31 +68,31 @@ def filled_store(device, num_envs=8, seed=0):
     )  # fmt: skip
     ids = np.arange(num_envs, dtype=np.int32)
     for _ in range(T + 1):
-        done = torch.from_numpy(rng.random(num_envs) < 0.1)
+        done = rng.random(num_envs) < 0.1
         rows = store.write_env(
             ids,
             rng.random(num_envs) < 0.1,
             torch.from_numpy(rng.integers(0, 256, (num_envs, *SHAPE), np.uint8)).to(
                 device
             ),
-            torch.from_numpy(rng.normal(size=num_envs).astype(np.float32)).to(device),
-            done.to(device),
-            torch.zeros_like(done).to(device),
+            rng.normal(size=num_envs).astype(np.float32),
+            done,
+            np.zeros_like(done),
         )
-        store.write_policy(
-            rows,
-            torch.from_numpy(rng.integers(0, ACTIONS, num_envs)).to(device),
-            torch.from_numpy(rng.normal(size=(num_envs, ACTIONS))).float().to(device),
-            torch.from_numpy(rng.normal(size=num_envs)).float().to(device),
-            version=0,
+        records = decisions(
+            torch.from_numpy(rng.integers(0, ACTIONS, num_envs)),
+            torch.from_numpy(rng.normal(size=(num_envs, ACTIONS))).float(),
+            torch.from_numpy(rng.normal(size=num_envs)).float(),
+            torch.zeros(1, dtype=torch.int64),
         )
+        store.write_policy(rows, records.to(device))
     return store, store.take(num_envs)
 
 
 def test_stores_of_both_devices_are_equal():
     (host, slots), (device, _) = filled_store(torch.device("cpu")), filled_store(cuda())
-    for name in ("actions", "rewards", "done", "is_first"):
-        assert torch.equal(getattr(host, name), getattr(device, name).cpu()), name
+    for name, column in host.columns.items():
+        assert torch.equal(column, device.columns[name].cpu()), name
     for name in ("stacks", "frames"):
         one, two = getattr(host._frames, name), getattr(device._frames, name)
         assert torch.equal(one, two.cpu()), name
@@ -222,6 +229,20 @@ def test_moments_of_a_cpu_run_go_on(kind):
     device.close()
 
 
+def flat(model):
+    """All weights of a model."""
+    return torch.cat([p.detach().flatten() for p in model.parameters()])
+
+
+def assert_moved_alike(start, one, other):
+    """Two runs from the same weights ended close together, measured by their way.
+
+    Single weights are no measure: an optimiser's first step has the length of the
+    learning rate also where rounding errors decide on its direction.
+    """
+    assert torch.linalg.norm(one - other) < 0.05 * torch.linalg.norm(one - start)
+
+
 @pytest.mark.parametrize("loss", ["ppo", "impala"])
 @pytest.mark.parametrize("optimizer", ["adam", "rmsprop", "muon"])
 def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
@@ -237,6 +258,7 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             ),
         )  # fmt: skip
         model = make_model(cuda())
+        start = flat(model)
         learner = build_learner(
             model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
         )
@@ -245,10 +267,10 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
                 learner.update(store.batch(slots), step * 1000)
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        weights.append(flat(model))
         assert bool(learner.learn_minibatch.recorded) == graphs
         learner.close()
-    torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
+    assert_moved_alike(start, *weights)
 
 
 @pytest.mark.parametrize("loss", ["ppo", "impala"])
@@ -272,6 +294,7 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
         options = ModelConfig(value_heads=2, popart=True)
         # As many actions as can be mirrored; the store knows fewer of them.
         model = build_model(options, SHAPE, 12).to(cuda())
+        start = flat(model)
         learner = build_learner(
             model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
         )
@@ -283,10 +306,10 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
                 changed = batch._replace(logits=logits, levels=levels)
                 learner.update(changed, step * 1000)
         assert learner.statistics()["loss/augmented"] > 0
-        weights.append(torch.cat([p.detach().flatten() for p in model.parameters()]))
+        weights.append(flat(model))
         assert bool(learner.learn_minibatch.recorded) == graphs
         learner.close()
-    torch.testing.assert_close(*weights, atol=2e-4, rtol=1e-2)
+    assert_moved_alike(start, *weights)
 
 
 def test_the_kernel_scans_like_the_vectorised_one():

@@ -28,6 +28,11 @@ def make(num_envs=6, extra=8, shape=(4, 36, 36), **options):
     )
 
 
+def decided(actions, logits, values, version):
+    """The records of decisions."""
+    return store.decisions(actions, logits, values, torch.tensor([version]))
+
+
 def pixels_of(rollouts, batch):
     """(K, B, C, H, W) observations of a batch."""
     return observations(batch.frames, batch.stacks, rollouts.obs_shape)
@@ -45,10 +50,13 @@ def act(pool, rollouts, rng, version=0):
     rows = rollouts.write_env(
         env_id,
         first,
-        *map(torch.from_numpy, (obs, reward, done, truncated)),
+        torch.from_numpy(obs),
+        reward,
+        done,
+        truncated,
         state,
     )
-    rollouts.write_policy(rows, actions, logits, values, version)
+    rollouts.write_policy(rows, decided(actions, logits, values, version))
     pool.send(actions.numpy().astype(np.int32), env_id)
     names = "obs rewards done truncated is_first actions logits values state".split()
     fields = (obs, reward, done, truncated, first, actions, logits, values, state)
@@ -193,16 +201,16 @@ def test_a_bootstrap_completes_unrolls_before_anything_is_decided(fake_pool):
     obs, reward, terminated, truncated, info = pool.recv()
     done, first = terminated | truncated, info["elapsed_step"] == 0
     assert rollouts.closes(info["env_id"])
-    rows = rollouts.write_env(
-        info["env_id"], first, *map(torch.from_numpy, (obs, reward, done, truncated))
-    )
+    pixels = torch.from_numpy(obs)
+    rows = rollouts.write_env(info["env_id"], first, pixels, reward, done, truncated)
     assert rollouts.num_full == 0
     values = torch.arange(6.0)
     later = rollouts.write_bootstrap(rows, values, 4)
     assert rollouts.num_full == 6
     slots = rollouts.take(6)
-    decided = (torch.full((6,), 2), torch.randn(6, 3), torch.full((6,), 9.0))
-    rollouts.write_policy(later, *decided, version=5)
+    logits = torch.randn(6, 3)
+    records = decided(torch.full((6,), 2), logits, torch.full((6,), 9.0), 5)
+    rollouts.write_policy(later, records)
     batch = rollouts.batch(slots)
     assert torch.equal(batch.values[-1], values)
     assert (batch.versions[:-1] == 3).all()
@@ -210,7 +218,7 @@ def test_a_bootstrap_completes_unrolls_before_anything_is_decided(fake_pool):
     index = rollouts._slot  # row 0 of the slots that are now written
     assert (rollouts.columns["values"][index] == 9.0).all()
     assert (rollouts.columns["actions"][index] == 2).all()
-    assert torch.equal(rollouts.columns["logits"][index], decided[1])
+    assert torch.equal(rollouts.columns["logits"][index], logits)
     assert (rollouts.columns["versions"][index] == 5).all()
 
 
@@ -264,19 +272,20 @@ def test_learned_steps_are_rows_whose_actions_count(fake_pool, burn_in):
 @pytest.mark.parametrize("shape", [(1, 3, 5), (2, 3, 5), (6, 3, 3)])
 def test_odd_observations_are_stored_too(shape):
     rollouts = make(num_envs=1, shape=shape, stack_num=max(1, shape[0] // 3))
-    one = torch.zeros(1)
+    none = np.zeros(1, bool)
     given = torch.randint(0, 255, (T + 1, *shape), dtype=torch.uint8)
     for obs in given:
         rows = rollouts.write_env(
             np.array([0], np.int32),
             np.array([True]),
             obs[None],
-            one,
-            one.bool(),
-            one.bool(),
+            np.zeros(1, np.float32),
+            none,
+            none,
             torch.zeros(1, 2),
         )
-        rollouts.write_policy(rows, one.long(), torch.zeros(1, 3), one, 0)
+        zeros = torch.zeros(1)
+        rollouts.write_policy(rows, decided(zeros.long(), zeros.expand(1, 3), zeros, 0))
     batch = rollouts.batch(rollouts.take(1))
     assert torch.equal(pixels_of(rollouts, batch)[:, 0], given)
 
@@ -362,14 +371,13 @@ def test_slices_numpy_and_kernels_write_the_same(monkeypatch, seed, burn_in):
             monkeypatch.setattr(module, "span", span)
         rollouts = make(num_envs, 60, (4, 6, 8), burn_in=burn_in)
         for version, request in enumerate(random_requests(seed, num_envs, 60)):
-            ids, first, obs, *results, state, decided = request
-            levels = torch.from_numpy(ids.astype(np.int64) % 3)
-            tensors = map(torch.from_numpy, (obs, *results, state))
-            rows = rollouts.write_env(ids, first, *tensors, levels)
-            actions, logits, values = map(torch.from_numpy, decided)
-            rollouts.write_policy(
-                rows, actions, logits.float(), values.float(), version
-            )
+            ids, first, obs, *results, state, decision = request
+            pixels, memory = torch.from_numpy(obs), torch.from_numpy(state)
+            levels = ids.astype(np.int64) % 3
+            rows = rollouts.write_env(ids, first, pixels, *results, memory, levels)
+            actions, logits, values = map(torch.from_numpy, decision)
+            records = decided(actions, logits.float(), values.float(), version)
+            rollouts.write_policy(rows, records)
         check_roles(rollouts)
         stores[name] = rollouts
     kept = {name: rollouts.snapshot() for name, rollouts in stores.items()}

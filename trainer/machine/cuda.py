@@ -184,7 +184,8 @@ class Graphed:
         if recording.graph is None and not self._record(recording, tensors):
             return self._function(*tensors)
         for recorded, tensor in zip(recording.inputs, tensors, strict=True):
-            recorded.copy_(tensor)
+            if tensor.numel():
+                recorded.copy_(tensor)
         recording.graph.replay()
         return recording.output
 
@@ -322,6 +323,16 @@ _copies: dict[torch.device, Copies] = {}
 def set_copies(device: torch.device, copies: Copies) -> None:
     """Sets how every later `HostToDevice` of this device copies."""
     _copies[device] = copies
+
+
+def copied_to(device: torch.device, tensor: Tensor) -> Tensor:
+    """A copy of a small tensor of the host, on the current stream of the device.
+
+    The host does not wait. PyTorch keeps the page-locked memory until it was read.
+    """
+    if device.type == "cuda" and _copies.get(device) is not Copies.PAGEABLE:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
 
 
 class HostToDevice:

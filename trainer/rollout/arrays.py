@@ -8,6 +8,7 @@ tensor on a GPU, so that the same code serves both.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from trainer.machine.cuda import copied_to
+
 IntArray = npt.NDArray[np.int64]
+_WORD = 8  # each array of a transfer begins at a multiple of so many bytes
 #: A NumPy array on a CPU, a tensor on a GPU.
 Native = Any
 #: Positions along the first axis: a slice or (n,) int64 on a CPU, a tensor on a GPU.
@@ -52,15 +56,33 @@ def native(array: Tensor | npt.NDArray[Any]) -> Native:
     return array
 
 
-def native_on(device: torch.device, array: npt.NDArray[Any]) -> Native:
-    """A copy on a device; the array itself if the device is the host."""
+def together(
+    device: torch.device,
+    indices: Sequence[npt.NDArray[np.integer]],
+    data: Sequence[npt.NDArray[Any]] = (),
+) -> tuple[list[Index], list[Native]]:
+    """Indices and other arrays on a device, all in one transfer.
+
+    On a CPU these are the `span`s of the indices, and the arrays themselves.
+    """
     if on_host(device):
-        return array
-    return torch.from_numpy(array).to(device, non_blocking=True)
+        return [span(index) for index in indices], list(data)
+    arrays = [*(index.astype(np.int64, copy=False) for index in indices), *data]
+    ends = np.cumsum([_WORD * -(-array.nbytes // _WORD) for array in arrays]).tolist()
+    starts = [0, *ends[:-1]]
+    buffer = np.empty(ends[-1], np.uint8)
+    for start, array in zip(starts, arrays, strict=True):
+        place = buffer[start : start + array.nbytes].view(array.dtype)
+        place.reshape(array.shape)[...] = array
+    moved = copied_to(device, torch.from_numpy(buffer))
+    results: list[Tensor] = []
+    for start, array in zip(starts, arrays, strict=True):
+        kind = torch.from_numpy(array[:0]).dtype
+        part = moved[start : start + array.nbytes]
+        results.append(part.view(kind).view(array.shape))
+    return results[: len(indices)], results[len(indices) :]
 
 
 def index_on(device: torch.device, positions: npt.NDArray[np.integer]) -> Index:
     """Positions at which to read or write rows of native arrays of a device."""
-    if on_host(device):
-        return span(positions)
-    return native_on(device, positions.astype(np.int64, copy=False))
+    return together(device, [positions])[0][0]

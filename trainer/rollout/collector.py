@@ -27,10 +27,10 @@ from torch import Tensor
 from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
 from trainer.models import PolicyModel, PolicyOutput
-from trainer.rollout.arrays import Index, Native, native, on_host, span
-from trainer.rollout.episodes import OpenEpisodes
+from trainer.rollout.arrays import Index, IntArray, native, together
+from trainer.rollout.episodes import BoolArray, FloatArray, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.rollout.store import Rollouts, Rows
+from trainer.rollout.store import Rollouts, Rows, decisions
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -51,6 +51,7 @@ class ActorOutput(NamedTuple):
     logits: Tensor  # (n, A) float32 that the actions were sampled from
     values: Tensor  # (n,) float32
     state: Tensor  # (n, S) float32, the memory after these rows
+    records: Tensor  # these decisions as the store keeps them (`decisions`)
 
 
 class Actor:
@@ -66,9 +67,11 @@ class Actor:
         graphs: bool = False,  # on a GPU, record the forward pass and replay it
     ) -> None:
         self.model = model
-        self.version = 0
         self._num_actions = num_actions
         self._device = device = generator.device
+        self._version = 0
+        # Recorded graphs read it.
+        self._version_on_device = torch.zeros(1, dtype=torch.int64, device=device)
         self._dtype = dtype
         self._generator = generator
         self._forward = Graphed(
@@ -89,6 +92,16 @@ class Actor:
         noise.exponential_(generator=self._generator)
         return ActorOutput(*self._forward(pixels, state, is_first, levels, noise))
 
+    @property
+    def version(self) -> int:
+        """Version of the policy that the weights are of."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = version
+        self._version_on_device.fill_(version)
+
     def close(self) -> None:
         """Frees the recorded graph."""
         self._forward.close()
@@ -103,7 +116,9 @@ class Actor:
         noise: Tensor,
     ) -> ActorOutput:
         logits, values, state = self._evaluate(pixels, state, is_first, levels)
-        return ActorOutput(_choose(logits, noise), logits, values, state)
+        actions = _choose(logits, noise)
+        records = decisions(actions, logits, values, self._version_on_device)
+        return ActorOutput(actions, logits, values, state, records)
 
     @torch.no_grad()
     def values(
@@ -122,13 +137,15 @@ class Actor:
 
 
 class _Received(NamedTuple):
-    """The n rows of one recv, on the host and on the device."""
+    """The n rows of one recv, on the host; `envs` and `inputs` are on the device."""
 
     env_id: npt.NDArray[np.int32]
-    is_first: npt.NDArray[np.bool_]
+    is_first: BoolArray
     envs: Index  # env_id, to index arrays on the device
     inputs: tuple[Tensor, Tensor, Tensor, Tensor]  # the arguments of an `Actor`
-    results: tuple[Native, Native, Native]  # reward, done and truncated
+    levels: IntArray  # of the rows' episodes
+    # Reward, done and truncated.
+    results: tuple[FloatArray, BoolArray, BoolArray]
 
 
 class Collector:
@@ -220,7 +237,7 @@ class Collector:
                 output = self._decide(weights, received)
                 rows = self._store_env(received)
                 completed += rows.closed
-                self._store_decision(received, rows, output, weights.version)
+                self._store_decision(received, rows, output)
 
     def _set_starts(self) -> None:
         """Sets where the next episodes begin."""
@@ -237,10 +254,10 @@ class Collector:
         """
         while self._pending:
             received, rows = self._pending.popleft()
-            tensors = (received.envs, *received.inputs, *received.results, *rows)
+            tensors = (received.envs, *received.inputs, *rows)
             use_here(self._device, *tensors)
             output = self._decide(actor, received)
-            self._store_decision(received, rows, output, actor.version)
+            self._store_decision(received, rows, output)
 
     def _receive(self) -> _Received:
         """Waits for a group and copies its rows to the device."""
@@ -270,33 +287,30 @@ class Collector:
     def _staged(
         self,
         env_id: npt.NDArray[np.int32],
-        is_first: npt.NDArray[np.bool_],
+        is_first: BoolArray,
         pixels: Tensor,
-        levels: npt.NDArray[np.int64],
-        results: tuple[Native, Native, Native],
+        levels: IntArray,
+        results: tuple[FloatArray, BoolArray, BoolArray],
     ) -> _Received:
-        """Copies the other columns to the device, with the environments' memory.
+        """Copies what the network needs to the device, with the environments' memory.
 
         The level of a row is the one in which its episode began, even after a warp
         zone has led to another level.
         """
-        stage = self._stage
-        envs: Index = span(env_id)
-        if not on_host(self._device):
-            envs = stage(env_id.astype(np.int64))
-            results = stage(results[0]), stage(results[1]), stage(results[2])
+        (envs,), columns = together(self._device, [env_id], [is_first, levels])
         # A view if the environments are consecutive. That is safe: the memory is
         # stored before it is written again.
         # Without a memory any rows serve.
         state = self._state[envs if self._state.shape[1] else slice(len(env_id))]
-        inputs = pixels, state, stage(is_first), stage(levels)
-        return _Received(env_id, is_first, envs, inputs, results)
+        first, places = map(torch.as_tensor, columns)
+        inputs = pixels, state, first, places
+        return _Received(env_id, is_first, envs, inputs, levels, results)
 
     def _decide(self, actor: Actor, received: _Received) -> ActorOutput:
         """Chooses actions and sends them."""
         with self._timings("act"):
             output = actor(*received.inputs)
-            actions = output.actions.to("cpu", torch.int32).numpy()
+            actions = output.actions.cpu().numpy().astype(np.int32)
         with self._timings("send"):
             self._pool.send(actions, received.env_id)
         if self._recorder is not None:
@@ -308,7 +322,7 @@ class Collector:
         return output
 
     def _store_env(self, received: _Received) -> Rows:
-        pixels, state, _, levels = received.inputs
+        pixels, state = received.inputs[:2]
         with self._timings("store"):
             return self._rollouts.write_env(
                 received.env_id,
@@ -316,18 +330,16 @@ class Collector:
                 pixels,
                 *received.results,
                 state,
-                levels,
+                received.levels,
             )
 
     def _store_decision(
-        self, received: _Received, rows: Rows, output: ActorOutput, version: int
+        self, received: _Received, rows: Rows, output: ActorOutput
     ) -> None:
         with self._timings("store"):
             if self._state.shape[1]:
                 native(self._state)[received.envs] = native(output.state)
-            self._rollouts.write_policy(
-                rows, output.actions, output.logits, output.values, version
-            )
+            self._rollouts.write_policy(rows, output.records)
 
     def waiting_s(self) -> float:
         """Seconds that the collector has been waiting for environments; 0 if it is not.

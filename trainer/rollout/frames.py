@@ -22,10 +22,9 @@ from trainer.rollout.arrays import (
     Index,
     IntArray,
     Native,
-    index_on,
     native,
-    native_on,
     span,
+    together,
 )
 
 BoolArray = npt.NDArray[np.bool_]
@@ -123,23 +122,38 @@ class FrameStore:
         self._used[at] += needed
         self._placed, self._whole = stacks, rows
 
-    def write(self, at: Index, obs: Native, pick: IntArray | None = None) -> None:
+    def write(
+        self,
+        rows: IntArray,
+        obs: Native,
+        records: npt.NDArray[Any],
+        pick: IntArray | None = None,
+    ) -> tuple[Index, Native]:
         """Writes observations (m, C, H, W) of the n rows that `place` has just placed.
 
         `pick` are the indices (n,) of the observations to write; None: all of them.
+        Returns the rows and their records (n, ...), brought to the device by the same
+        transfer.
         """
         placed, whole = self._placed, self._whole
-        frames, stacks = native(self.frames), native(self.stacks)
-        observed = self._frames_of(obs)
-        if pick is None:
-            newest = observed[:, -1]
-        else:
-            newest, whole = observed[self._index(pick), -1], pick[whole]
-        stacks[at] = native_on(self._device, placed)
-        frames[self._index(placed[:, -1])] = newest
-        if whole.size and self._stack_num > 1:
-            older = observed[self._index(whole), :-1].reshape(-1, frames.shape[1])
-            frames[self._index(placed[self._whole, :-1].reshape(-1))] = older
+        indices = [rows, placed[:, -1]]
+        if pick is not None:
+            indices.append(pick)
+        has_older = whole.size > 0 and self._stack_num > 1
+        if has_older:
+            indices.append(whole if pick is None else pick[whole])
+            indices.append(placed[whole, :-1].reshape(-1))
+        (at, newest, *rest), (stored, stacks) = together(
+            self._device, indices, [records, placed]
+        )
+        frames, observed = native(self.frames), self._frames_of(obs)
+        native(self.stacks)[at] = stacks
+        frames[newest] = observed[:, -1] if pick is None else observed[rest[0], -1]
+        if has_older:
+            from_rows, older = rest[-2:]
+            whole_stacks = observed[from_rows, :-1]
+            frames[older] = whole_stacks.reshape(-1, frames.shape[1])
+        return at, stored
 
     def _frames_of(self, obs: Native) -> Native:
         """Native observations (n, C, H, W) as (n, stack, words)."""
@@ -193,6 +207,3 @@ class FrameStore:
             count = self._num_slots * self._per_slot
             self.frames = self.frames.new_zeros(count, self.frames.shape[1])
         self._by_slot()[slots, : state["frames"].shape[1]] = state["frames"]
-
-    def _index(self, positions: IntArray) -> Index:
-        return index_on(self._device, positions)

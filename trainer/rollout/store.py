@@ -31,7 +31,6 @@ from trainer.rollout.arrays import (
     Native,
     index_on,
     native,
-    native_on,
     span,
 )
 from trainer.rollout.frames import FrameStore, frames_per_slot
@@ -39,9 +38,57 @@ from trainer.rollout.replay import Sample
 
 BoolArray = npt.NDArray[np.bool_]
 
-# Columns of a row by their source, the pool or the policy.
-_OF_THE_POOL = ("rewards", "done", "truncated", "levels", "is_first")
-_DECISIONS = ("actions", "logits", "values")
+# What the pool returned with a row: one record, and so one write.
+_RETURNED = np.dtype(
+    {
+        "names": ["levels", "rewards", "done", "truncated", "is_first"],
+        "formats": [np.int64, np.float32, np.bool_, np.bool_, np.bool_],
+        "offsets": [0, 8, 12, 13, 14],
+        "itemsize": 16,
+    }
+)
+
+
+def _decided(num_actions: int) -> np.dtype[np.void]:
+    """The record of the decision on a row; `decisions` makes it."""
+    size = 20 + 4 * num_actions
+    return np.dtype(
+        {
+            "names": ["actions", "versions", "values", "logits"],
+            "formats": [np.int64, np.int64, np.float32, (np.float32, num_actions)],
+            "offsets": [0, 8, 16, 20],
+            "itemsize": size + size % 8,  # whole words of 8 bytes
+        }
+    )
+
+
+def decisions(
+    actions: Tensor,  # (n,) int64
+    logits: Tensor,  # (n, A) float32
+    values: Tensor,  # (n,) float32
+    version: Tensor,  # (1,) int64, of the policy that decided
+) -> Tensor:
+    """The decisions on n rows as records (n, words) int64, for `Rollouts`."""
+    halves = torch.int32
+    parts = [
+        actions[:, None].view(halves),
+        version.expand(len(actions), 1).contiguous().view(halves),
+        values[:, None].view(halves),
+        logits.view(halves),
+    ]
+    if logits.shape[1] % 2 == 0:  # a whole number of words
+        parts.append(parts[2])
+    return torch.cat(parts, 1).view(torch.int64)
+
+
+def _columns(records: Tensor, kind: np.dtype[np.void]) -> dict[str, Tensor]:
+    """Views of the fields of records (rows, words) int64."""
+    stored, result = records.view(torch.uint8), {}
+    for name, (field, start, *_) in (kind.fields or {}).items():
+        column = stored[:, start : start + field.itemsize]
+        column = column.view(torch.from_numpy(np.empty(0, field.base)).dtype)
+        result[name] = column if field.shape else column.squeeze(1)
+    return result
 
 
 class Rows(NamedTuple):
@@ -116,22 +163,14 @@ class Rollouts:
             num_envs, num_slots, self._last_row + 1, obs_shape, stack_num, device
         )
 
-        def column(dtype: torch.dtype, *shape: int) -> Tensor:
-            return torch.zeros(rows, *shape, dtype=dtype, device=device)
-
-        # One entry for each row; these tensors are never allocated again.
-        self.columns = {
-            "actions": column(torch.int64),
-            "logits": column(torch.float32, num_actions),
-            "values": column(torch.float32),
-            "versions": column(torch.int64),
-            "rewards": column(torch.float32),
-            "done": column(torch.bool),
-            "truncated": column(torch.bool),
-            "levels": column(torch.int64),
-            "is_first": column(torch.bool),
-        }
-        self._native = {name: native(store) for name, store in self.columns.items()}
+        kinds = (_RETURNED, _decided(num_actions))
+        returned, decided = (
+            torch.zeros(rows, kind.itemsize // 8, dtype=torch.int64, device=device)
+            for kind in kinds
+        )
+        self._returned, self._decided = native(returned), native(decided)
+        # Views, one entry for each row; they are never allocated again.
+        self.columns = _columns(returned, kinds[0]) | _columns(decided, kinds[1])
         self.state = torch.zeros(num_slots, state_size, device=device)
         # The memory before the row that the next slot will begin with.
         self._next_state = torch.zeros(num_envs, state_size, device=device)
@@ -166,7 +205,7 @@ class Rollouts:
         """Approximate bytes of one slot, without the memory's state."""
         rows = burn_in + unroll + 1
         frames = frames_per_slot(rows, stack_num)
-        small = 8 * stack_num + 8 + 4 * 16 + 4 + 4 + 3 + 8 + 8
+        small = 8 * stack_num + _RETURNED.itemsize + _decided(16).itemsize
         return frames * (int(np.prod(obs_shape)) // stack_num) + rows * small
 
     # -- writing --------------------------------------------------------------
@@ -175,34 +214,36 @@ class Rollouts:
         self,
         env_id: npt.NDArray[np.int32],  # (n,) distinct
         is_first: BoolArray,  # (n,), the row begins an episode
-        obs: Tensor,  # (n, C, H, W) uint8
-        reward: Tensor | Native,  # (n,) float32
-        done: Tensor | Native,  # (n,) bool, terminated or truncated
-        truncated: Tensor | Native,  # (n,) bool
+        obs: Tensor,  # (n, C, H, W) uint8, on the device
+        reward: npt.NDArray[np.float32],  # (n,)
+        done: BoolArray,  # (n,), terminated or truncated
+        truncated: BoolArray,  # (n,)
         state: Tensor | None = None,  # (n, S), before these rows, not yet reset
-        levels: Tensor | None = None,  # (n,) int64 of each row's episode; None: 0
+        levels: IntArray | None = None,  # (n,) of each row's episode; None: 0
     ) -> Rows:
         """Stores what the pool returned; the rows are for `write_policy`."""
-        envs = span(env_id)
+        envs, pixels = span(env_id), native(obs)
         self._remember(envs, state)
-        if levels is None:
-            levels = torch.zeros(len(env_id), dtype=torch.int64, device=self.device)
-        flags = native_on(self.device, np.ascontiguousarray(is_first))
-        columns = [*map(native, (reward, done, truncated, levels)), flags]
-        pixels = native(obs)
+        record = np.zeros(len(env_id), _RETURNED)
+        record["levels"] = 0 if levels is None else levels
+        record["rewards"], record["done"] = reward, done
+        record["truncated"], record["is_first"] = truncated, is_first
+        records = record.view(np.int64).reshape(len(env_id), -1)
 
         (positions,) = (self._cursor[envs] == self._last_row).nonzero()
         closing = closing_of = positions
         if positions.size:
-            closing_of = self._index(positions)
+            closing_of = index_on(self.device, positions)
             closing_envs = span(env_id[positions])
-            closing = self._index(self._close(closing_envs, is_first[positions]))
-            picked = None if positions.size == len(env_id) else positions
-            self._put(closing, pixels, [x[closing_of] for x in columns], picked)
+            closing = self._put(
+                self._close(closing_envs, is_first[positions]),
+                pixels,
+                records[positions],
+                None if positions.size == len(env_id) else positions,
+            )
             self._open(closing_envs)
             self._remember(envs, state)  # with burn_in = T the state is due again
-        acting = self._index(self._place(envs, is_first))
-        self._put(acting, pixels, columns)
+        acting = self._put(self._place(envs, is_first), pixels, records)
         self._cursor[envs] += 1
         return Rows(acting, closing, closing_of, positions.size)
 
@@ -216,24 +257,12 @@ class Rollouts:
             memory = native(state)[self._index(due)]
             native(self._next_state)[self._index(where)] = memory
 
-    def write_policy(
-        self,
-        rows: Rows,
-        actions: Tensor,  # (n,) int64
-        logits: Tensor,  # (n, A) float32
-        values: Tensor,  # (n,) float32
-        version: int,
-    ) -> None:
-        """Stores the decisions on rows; completes the unrolls that the rows close."""
-        versions = self._native["versions"]
-        for name, decision in zip(_DECISIONS, (actions, logits, values), strict=True):
-            store, column = self._native[name], native(decision)
-            store[rows.acting] = column
-            if rows.closed:
-                store[rows.closing] = column[rows.closing_of]
-        versions[rows.acting] = version
+    def write_policy(self, rows: Rows, decided: Tensor) -> None:
+        """Stores the `decisions` on rows; completes the unrolls that the rows close."""
+        records = native(decided)
+        self._decided[rows.acting] = records
         if rows.closed:
-            versions[rows.closing] = version
+            self._decided[rows.closing] = records[rows.closing_of]
         self._complete()
 
     def write_bootstrap(self, rows: Rows, values: Tensor, version: int) -> Rows:
@@ -243,8 +272,9 @@ class Rollouts:
         learned from this one. Returns the rows for a later `write_policy`: only those
         of the next unrolls, because the completed ones may be read from now on.
         """
-        self._native["values"][rows.closing] = native(values)[rows.closing_of]
-        self._native["versions"][rows.closing] = version
+        values_of = native(self.columns["values"])
+        values_of[rows.closing] = native(values)[rows.closing_of]
+        native(self.columns["versions"])[rows.closing] = version
         self._complete()
         return rows._replace(closed=0)
 
@@ -267,18 +297,15 @@ class Rollouts:
 
     def _put(
         self,
-        at: Index,
+        rows: IntArray,
         obs: Native,  # (m, C, H, W) uint8
-        columns: Sequence[Native],
+        records: npt.NDArray[Any],
         pick: IntArray | None = None,
-    ) -> None:
-        """Writes rows that `_place` has just placed; `columns` are _OF_THE_POOL's.
-
-        `pick` are the indices (n,) of the observations to write; None: all of them.
-        """
-        self._frames.write(at, obs, pick)
-        for name, column in zip(_OF_THE_POOL, columns, strict=True):
-            self._native[name][at] = column
+    ) -> Index:
+        """Writes rows that `_place` has just placed; see `FrameStore.write`."""
+        at, stored = self._frames.write(rows, obs, records, pick)
+        self._returned[at] = stored
+        return at
 
     def _close(self, envs: slice | IntArray, is_first: BoolArray) -> IntArray:
         """Places the last rows of unrolls."""
@@ -308,13 +335,11 @@ class Rollouts:
             where, rows = self._index(source), torch.from_numpy(source).to(self.device)
             # Read before `_place`, which may grow the store and move all its frames.
             obs = self._frames.read(rows)
-            kept = {name: store[where] for name, store in self._native.items()}
+            records = torch.as_tensor(self._returned[where]).cpu().numpy()
             self._cursor[envs] = row
-            begins = self.columns["is_first"][rows].cpu().numpy()
-            at = self._index(self._place(envs, begins))
-            self._put(at, native(obs), [kept[name] for name in _OF_THE_POOL])
-            for name in (*_DECISIONS, "versions"):
-                self._native[name][at] = kept[name]
+            begins = records.view(_RETURNED)["is_first"][:, 0]
+            at = self._put(self._place(envs, begins), native(obs), records)
+            self._decided[at] = self._decided[where]
         self._cursor[envs] = self.burn_in
 
     # -- reading --------------------------------------------------------------
@@ -365,7 +390,7 @@ class Rollouts:
     def newest(self, env_id: npt.NDArray[np.int32]) -> Rows:
         """The rows that environments wrote last, which still need actions."""
         index = (self._cursor[env_id] - 1) * self.num_slots + self._slot[env_id]
-        none = self._index(np.empty(0, np.int64))
+        none = np.empty(0, np.int64)
         return Rows(self._index(index), none, none, 0)
 
     def snapshot(self, kept: Sequence[int] = ()) -> dict[str, Any]:
