@@ -2,7 +2,7 @@
 
     python bench/learner.py                          cnn-157k, cnn-345k and nature
     python bench/learner.py --replay-shares 0 0.5    also with half of a batch replayed
-    python bench/learner.py --models impala --preset gpu-large
+    python bench/learner.py --models impala --preset gpu-impala
     python bench/learner.py -- --precision fp32      any flag of the trainer after --
     python bench/learner.py --timeline timeline.png  a timeline of the cores instead
 

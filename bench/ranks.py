@@ -12,7 +12,7 @@ waiting for a slower rank. `--solve` trains its seeds with two processes and tho
 
 `--model` is a calculation, not a measurement: it was not checked on several GPUs. It
 assumes that a single GPU trains `--gpu-steps` steps per second with the batch of the
-preset gpu-large, which grows with the number of GPUs. A gradient step then waits for
+preset gpu-impala, which grows with the number of GPUs. A gradient step then waits for
 one all-reduce, whose time is a latency plus the ring's 2 (n - 1) / n transfers of all
 gradients.
 """
@@ -125,7 +125,7 @@ def solve(doubles: Sequence[int], singles: Sequence[int], flags: Sequence[str]) 
 
 def show_model(gpu_steps: float, gpus: int) -> None:
     """Prints an estimate for several GPUs."""
-    learner = preset("gpu-large").learner
+    learner = preset("gpu-impala").learner
     batch = learner.unrolls_per_batch * learner.unroll
     gradient_steps = learner.epochs * batch / learner.minibatch_size
     alone_s, size = batch / gpu_steps, 4 * PARAMETERS

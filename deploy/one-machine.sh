@@ -5,7 +5,8 @@
 #     deploy/one-machine.sh --levels all --run-dir runs/all
 #
 # The arguments are flags of `python -m trainer.run` and override those set here. GPUS=2
-# uses two GPUs. Environments and batches are those for one GPU, times the number of GPUs.
+# uses two GPUs. Environments and batches are those of the preset
+# gpu-impala for one GPU, times the number of GPUs.
 set -euo pipefail
 gpus=${GPUS:-$(python -c 'import torch; print(torch.cuda.device_count())')}
 if [ "$gpus" -lt 1 ]; then
@@ -13,5 +14,5 @@ if [ "$gpus" -lt 1 ]; then
     exit 2
 fi
 exec torchrun --standalone --nproc-per-node "$gpus" --max-restarts 20 -m trainer.run \
-    --num-envs $((1024 * gpus)) --unrolls-per-batch $((256 * gpus)) \
-    --minibatch-size $((2048 * gpus)) "$@"
+    --preset gpu-impala --num-envs $((1024 * gpus)) \
+    --unrolls-per-batch $((256 * gpus)) --minibatch-size $((2048 * gpus)) "$@"

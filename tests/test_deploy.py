@@ -58,7 +58,7 @@ def config_of(words: list[str]) -> RunConfig:
     """The run that torchrun's arguments are of."""
     at = words.index("trainer.run")
     assert words[at - 1] == "-m"
-    return parse([*words[at + 1 :], "--preset", "gpu-large"])
+    return parse(words[at + 1 :])
 
 
 def value(words: list[str], flag: str) -> str:

@@ -448,7 +448,5 @@ def test_resumed_runs_are_the_uninterrupted_one(tmp_path, pools, lag):
 @pytest.mark.rom
 @pytest.mark.slow
 def test_the_game_on_a_gpu(tmp_path):
-    status = run.main(
-        f"--preset gpu-small --max-steps 100000 --run-dir {tmp_path}".split()
-    )
+    status = run.main(f"--preset gpu --max-steps 100000 --run-dir {tmp_path}".split())
     assert status == 0

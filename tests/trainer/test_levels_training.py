@@ -110,10 +110,10 @@ def test_options_that_many_levels_bring():
     assert config.learner.minibatch_size == 4096
     assert (config.learner.epochs, config.learner.lr) == (3, 1e-3)
     assert config.explore.starts == "frontier"
-    large = preset("gpu-large")
+    large = preset("gpu-impala")
     some = for_levels(large, ("1-1", "1-2"))
     assert some.learner.minibatch_size == large.learner.minibatch_size
-    assert some.explore == large.explore  # not measured beside a GPU
+    assert some.explore == large.explore  # async
     resolved = config.resolved()
     assert resolved.env.task == "SuperMarioBros-v0"
     assert resolved.env.levels == all_levels(TASK)
@@ -333,9 +333,9 @@ def test_a_run_of_the_same_by_another_name_goes_on_in_its_folder(
 
 
 def test_tiles_bring_their_options_with_any_preset():
-    options = "--obs tiles --preset gpu-mid --model tiles --stack-num 1".split()
+    options = "--obs tiles --preset gpu --model tiles --stack-num 1".split()
     config = parse([*options, "--task", "SuperMarioBros-1-3-v0"])
-    assert (config.env.action_set, config.learner.gamma) == ("simple", 0.966)
+    assert (config.env.action_set, config.learner.gamma) == ("simple", 0.95)
 
 
 def test_a_task_of_one_level_and_others_are_refused():

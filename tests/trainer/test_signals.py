@@ -272,7 +272,7 @@ def test_who_names_one_limit_means_that_one(tmp_path, pools):
     assert parse(["--max-seconds=480"]).max_steps == 0
     assert parse(["--max-seconds", "0"]).max_steps == 1_000_000
     assert parse(["--max-seconds", "9", "--max-steps", "7"]).max_steps == 7
-    assert parse(["--preset", "gpu-large", "--max-seconds", "9"]).max_steps == 0
+    assert parse(["--preset", "gpu-impala", "--max-seconds", "9"]).max_steps == 0
     options = "--device cpu --num-envs 6 --unroll 8 --unrolls-per-batch 6 --no-videos "
     options += f"--no-stop-when-solved --log-seconds 0 --run-dir {tmp_path / 'run'}"
     assert main([*options.split(), "--max-seconds", "1"]) == 0

@@ -18,27 +18,22 @@ from trainer.machine.cpu import available_cores
 _TILES = {
     "obs": "tiles", "stack_num": 1, "model": "tiles", "muon_lr": 0.045, "lr": 1.5e-3,
 }  # fmt: skip
-_GPU = {
-    "mode": "async", "lag": 1, "max_steps": 20_000_000, "num_envs": 1024, "groups": 4,
-    "frame_skip": 4, "model": "impala", "optimizer": "adam", "gamma": 0.95,
-    "unrolls_per_batch": 256, "epochs": 1, "minibatch_size": 2048, "lr": 5e-4,
-    "lr_end": 5e-5, "lr_steps": 8_000_000, "lr_schedule": "cosine",
-    "warmup_updates": 50, "entropy_steps": 4_800_000,
-}  # fmt: skip
-_GPU_SMALL = {
-    "num_envs": 256, "model": "nature", "unrolls_per_batch": 128,
-    "minibatch_size": 1024,
-}  # fmt: skip
+# The recipe for a CPU with a larger network, and batches of twice its size.
+_GPU = {"num_envs": 128, "model": "nature", "unrolls_per_batch": 128}
 # The loss and overlap of the paper, with prioritized replay.
 _IMPALA = {"loss": "impala", "muon_lr": 0.015, "lag": 1, "replay_share": 0.25}
-# A GB is 2^30 bytes, as in the names of GPUs.
+# Its network, and as many environments as keep a large GPU and its host busy.
+_GPU_IMPALA = {
+    "mode": "async", "num_envs": 1024, "groups": 4, "model": "impala",
+    "unrolls_per_batch": 256, "minibatch_size": 2048, "epochs": 1,
+    "max_steps": 20_000_000, "lr_steps": 8_000_000, "entropy_steps": 4_800_000,
+}  # fmt: skip
 PRESETS: dict[PresetName, dict[str, Any]] = {
     "cpu": {},
     "tiles": _TILES,  # a CPU, --obs tiles
     "impala": _IMPALA,  # a CPU, Espeholt et al. 2018
-    "gpu-small": _GPU | _GPU_SMALL,  # below 12 GB
-    "gpu-mid": _GPU | {"num_envs": 512},  # 12 to 40 GB
-    "gpu-large": _GPU,  # above 40 GB
+    "gpu": _GPU,
+    "gpu-impala": _IMPALA | _GPU_IMPALA,  # a large GPU, Espeholt et al. 2018
 }
 
 # 22 minutes with 4 frames per step; a playthrough without warps takes less than 20.
@@ -46,12 +41,7 @@ _WHOLE_GAME_STEPS = 20_000
 
 
 def preset(name: PresetName) -> RunConfig:
-    """The configuration a run starts from on a kind of device.
-
-    On a GPU: batches of 8,192 steps and IMPALA's network (Espeholt et al. 2018),
-    one epoch, a learning rate with warm-up and a cosine schedule. Discount and reward
-    are those of the CPU recipe.
-    """
+    """The configuration a run starts from on a kind of device."""
     return change(RunConfig(), **PRESETS[name])
 
 
@@ -103,7 +93,7 @@ def for_levels(
             # below 50 %.
             "value_loss": "squared",
         }
-        if now["mode"] == "sync":  # the cost beside a GPU has not been measured
+        if now["mode"] == "sync":
             changes["starts"] = "frontier"
     if several:
         # In small batches, learning one level undoes what the previous batch taught
@@ -126,14 +116,8 @@ def for_levels(
 
 
 def choose_preset(device: torch.device) -> PresetName:
-    """The preset for a device, by its memory."""
-    if device.type != "cuda":
-        return "cpu"
-    # A GPU sold with 12 GB reports 11.6 to 12.0.
-    size = round(torch.cuda.get_device_properties(device).total_memory / 2**30)
-    if size < 12:
-        return "gpu-small"
-    return "gpu-mid" if size <= 40 else "gpu-large"
+    """The preset for a device."""
+    return "gpu" if device.type == "cuda" else "cpu"
 
 
 def share_cores(config: RunConfig, jobs: int) -> RunConfig:

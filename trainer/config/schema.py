@@ -36,7 +36,7 @@ __all__ = [
     "ReplayConfig", "RunConfig",
 ]  # fmt: skip
 
-PresetName = Literal["cpu", "tiles", "impala", "gpu-small", "gpu-mid", "gpu-large"]
+PresetName = Literal["cpu", "tiles", "impala", "gpu", "gpu-impala"]
 
 
 @dataclasses.dataclass(frozen=True)
