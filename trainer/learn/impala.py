@@ -36,18 +36,18 @@ class Impala(Learner):
     def learn(self, batch: Batch) -> Tensor:
         """See `Learner`."""
         count = batch.weights.numel()
+        self.hold(batch[1:])
         priorities = torch.empty(count, device=self.device)
         for items, numbers in self.minibatches(count, self.unrolls_per_minibatch):
-            _, *fields = batch.at(items)  # the frames stay where they are
-            priorities[items] = self.learn_minibatch(numbers, *fields)
+            priorities[items] = self.learn_minibatch(items, numbers)
         return priorities
 
-    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> Tensor:
-        """See `Learner`; takes the fields of a `Batch` behind frames.
+    def _learn_minibatch(self, items: Tensor, numbers: Tensor) -> Tensor:
+        """See `Learner`; the fields of a `Batch` behind frames are held.
 
         Returns the priorities (n,).
         """
-        batch = Batch(self.frames, *fields)
+        batch = Batch(self.frames, *self.held).at(items)
         step, maker = self.gradient_step, self.target_maker
         shards = step.split(batch.weights.numel())
         rows = slice(self.burn_in, -1)

@@ -22,7 +22,7 @@ for overflows, and in cloning, nothing waits for the device until `statistics()`
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, cast
 
 import torch
@@ -55,7 +55,8 @@ class Learner:
         generator: draws minibatches, noise and augmentation.
         entropy_coef: scalar on the device, because recorded graphs read it.
         frames: the frames of the store that holds the batches. A recorded graph reads
-            this memory in place.
+            this memory in place, and that of `held`.
+        held: see `hold`.
         learn_minibatch: the subclass's `_learn_minibatch`, which a GPU records.
     """
 
@@ -87,6 +88,8 @@ class Learner:
         self.seed()
         self.augmentation = Augmentation(config.augmentation, config.env, device)
         self.frames = torch.empty(0)
+        self.held: list[Tensor] = []
+        self._graphs = graphs
         self.entropy_coef = torch.tensor(c.entropy, device=device)
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
@@ -129,12 +132,26 @@ class Learner:
         """Makes the gradient steps of B unrolls; returns their priorities (B,)."""
         raise NotImplementedError
 
-    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> Any:
-        """One gradient step on the fields of n items; see `learn_minibatch`.
+    def _learn_minibatch(self, items: Tensor, numbers: Tensor) -> Any:
+        """One gradient step on items (n,) of what is `held`; see `learn_minibatch`.
 
         `numbers` (4, n) are random numbers for the augmentation.
         """
         raise NotImplementedError
+
+    def hold(self, fields: Sequence[Tensor]) -> None:
+        """Takes the tensors of which the next gradient steps use some items.
+
+        They are copied to where a recorded step reads them: one copy for an update
+        instead of one for each of its steps.
+        """
+        if not self._graphs:
+            self.held = list(fields)
+        elif [held.shape for held in self.held] == [field.shape for field in fields]:
+            torch._foreach_copy_(self.held, list(fields))
+        else:
+            self.learn_minibatch.reset()
+            self.held = [field.clone() for field in fields]
 
     def loss_options(self) -> dict[str, Any]:
         """Arguments of `loss` besides logits, values, targets and critic options."""

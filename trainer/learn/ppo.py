@@ -49,20 +49,24 @@ class PPO(Learner):
         """See `Learner`."""
         with mark("targets"):
             targets, priorities = self.targets_of(batch)
-        fields = self.fields_of(batch, targets)
+        self.hold(self.fields_of(batch, targets))
         size = self.unrolls_per_minibatch
         if not self.model.state_size:
             size = self.config.learner.minibatch_size
         fused = FusedGradient.of(self)
-        for items, numbers in self.minibatches(fields[0].shape[1], size):
+        for items, numbers in self.minibatches(self.held[0].shape[1], size):
             if fused is not None:
-                fused.step(fields, items)
+                fused.step(self.held, items)
             else:
-                self.learn_minibatch(numbers, *(field[:, items] for field in fields))
+                self.learn_minibatch(items, numbers)
         return priorities
 
     def fields_of(self, batch: Batch, targets: Targets) -> list[Tensor]:
-        """What `_learn_minibatch` takes, for all items: B unrolls or T * B rows."""
+        """What to `hold`, the items on dimension 1: B unrolls or T * B rows.
+
+        The fields are stacks, is_first and levels, (burn-in + T, n, ...), the memory
+        (1, n, S) before them, and those of `Targets`, (T, n, ...).
+        """
         inputs = [batch.stacks[:-1], batch.is_first[:-1], batch.levels[:-1]]
         learned = [field for field in targets if field is not None]
         if self.model.state_size:
@@ -107,12 +111,9 @@ class PPO(Learner):
         values = torch.cat([output.values for output in outputs], 1)
         return logits, values
 
-    def _learn_minibatch(self, numbers: Tensor, *fields: Tensor) -> None:
-        """See `Learner`; the items are on dimension 1 of all fields.
-
-        The fields are stacks, is_first and levels, (burn-in + T, n, ...), the memory
-        (1, n, S) before them, and those of `Targets`, (T, n, ...).
-        """
+    def _learn_minibatch(self, items: Tensor, numbers: Tensor) -> None:
+        """See `Learner`; the fields are those of `fields_of`."""
+        fields = [field[:, items] for field in self.held]
         stacks, is_first, levels, state, *rest = fields
         targets, mean_weight = normalised(Targets(*rest), self.config.learner)
 
