@@ -14,7 +14,13 @@ import tyro
 
 from trainer.config import flags
 from trainer.config.options import Option, flag_of
-from trainer.config.presets import choose_preset, for_algorithm, for_levels, preset
+from trainer.config.presets import (
+    choose_preset,
+    for_algorithm,
+    for_lag,
+    for_levels,
+    preset,
+)
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import (
     game_levels,
@@ -227,8 +233,10 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
         default = replace(default, env=replace(default.env, obs=obs))
     task = task or EnvConfig.task
     split = split_levels(levels, test_levels, task)
+    optimizer = given.get("optimizer", "")
+    default = for_algorithm(default, given.get("loss", ""), optimizer)
     default = for_levels(
-        for_algorithm(default, given.get("loss", ""), given.get("optimizer", "")),
+        for_lag(default, given.get("lag"), optimizer),
         split.train or own_levels(task),
         split.test,
         whole_game=not split.train and bool(game_levels(task)),

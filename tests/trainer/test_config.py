@@ -72,6 +72,27 @@ def test_no_flags_on_a_cpu_are_the_defaults():
     assert parse(["--device", "cpu"]) == RunConfig(device="cpu")
 
 
+@pytest.mark.parametrize(
+    ("given", "momentum"),
+    [
+        ("", 0.95),
+        ("--mode async", 0.95),
+        ("--lag 1", 0.8),
+        ("--obs tiles --lag 2", 0.8),
+        ("--preset impala", 0.8),
+        ("--preset impala --lag 0", 0.95),
+        ("--preset gpu-mid --optimizer muon", 0.8),
+    ],
+)
+def test_momentum_follows_the_lag(given, momentum):
+    assert parse(given.split()).learner.optimizer.momentum == momentum
+
+
+def test_other_optimisers_have_no_momentum_to_follow_the_lag():
+    assert parse(["--lag", "1", "--optimizer", "adam"]).learner.optimizer == Adam()
+    assert parse(["--preset", "gpu-mid"]).learner.optimizer == Adam()
+
+
 def test_preset_gives_defaults_and_flags_win():
     config = parse(["--preset", "gpu-impala", "--num-envs", "256"])
     large = preset("gpu-impala")

@@ -52,7 +52,7 @@ OPTIONS = [
     ("advantages", "gae", {}),
     ("advantages", "gae", IMPALA),
     ("advantages", "one-step", IMPALA),
-    ("clip_range", 0.01, {}),
+    ("clip_range", 0.01, {"epochs": 3}),
     ("normalise_advantages", False, {}),
     ("normalise_advantages", False, IMPALA),
     ("value_loss", "squared", {}),
@@ -138,6 +138,9 @@ def targets(config, batch, logits, values):
         r = config.replay
         kept = (kl <= r.replay_max_kl) & (rho >= r.replay_min_rho)
         weights = weights * (kept | batch.fresh)
+    if is_ppo and config.lag:  # decoupled PPO, at the start of the update
+        log_mu = log_mu + log_ratios
+        weights = weights * log_ratios.exp().clamp(max=c.rho_bar)
     weights = weights / weights.sum()
     advantages = trace.advantages
     if c.normalise_advantages:
@@ -250,6 +253,22 @@ def test_every_option_of_the_learner_is_looked_at():
     ours = {name for name, part in parts.items() if part == "learner"}
     assert {name for name in known if parts[name] == "learner"} == ours
     assert {parts[name] for name in known - ours} == {"replay", ""}
+
+
+def test_with_a_lag_the_clip_is_around_the_policy_that_starts_the_update():
+    """Not around the policy that acted: that one's ratio is a row weight."""
+    config = change(lag=1)
+    learner, batch = make_learner(config), batch_of(config)
+    learner.frames = batch.frames
+    obs = observations(batch.frames, batch.stacks, SHAPE)
+    (logits, _), _ = learner.model(obs, batch.state, batch.is_first)
+    targets, _ = learner.targets_of(batch)
+    log_pi, log_mu = log_prob(logits, batch), log_prob(batch.logits, batch)
+    real = ~batch.done[:-1]
+    torch.testing.assert_close(targets.log_mu[real], log_pi[real])
+    ratios = (log_pi - log_mu).exp().clamp(max=config.learner.rho_bar)
+    torch.testing.assert_close(targets.weights, ratios * real)
+    assert ratios.min() < 0.5  # the two policies differ
 
 
 # -- minibatches -----------------------------------------------------------------

@@ -73,7 +73,8 @@ class Muon(Choice):
     levels."""
 
     momentum: float = option(0.95, flag=False, between=(0, 1))
-    """Momentum of the hidden matrices (Jordan et al. 2024)."""
+    """Momentum of the hidden matrices (Jordan et al. 2024). The default is 0.8 with
+    --lag 1 or more."""
 
     weight_decay: float = option(0.0, least=0)
     """Decoupled weight decay."""

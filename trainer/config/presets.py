@@ -1,4 +1,4 @@
-"""Defaults by hardware, loss, optimiser and levels, as values of options.
+"""Defaults by hardware, loss, optimiser, lag and levels, as values of options.
 
 The defaults for a CPU are those of the dataclasses.
 """
@@ -62,6 +62,20 @@ def for_algorithm(config: RunConfig, loss: str = "", optimizer: str = "") -> Run
     if optimizer not in ("", now["optimizer"]):
         changes["lr"] = min(now["lr"], 1e-3)
     return change(config, **changes)
+
+
+def for_lag(config: RunConfig, lag: int | None, optimizer: str = "") -> RunConfig:
+    """A preset with the defaults that fit a lag and the word of an optimiser.
+
+    Muon's momentum of 0.95 averages 20 gradient steps, which are five updates by
+    default: a delay of its own that adds to the lag. With a lag of 1 the clear rate of
+    1-1 was higher with 0.8 (docs/lab-book.md).
+    """
+    now = values(config)
+    lag = now["lag"] if lag is None else lag
+    if not lag or (optimizer or now["optimizer"]) != "muon":
+        return config
+    return change(config, optimizer="muon", momentum=0.8)
 
 
 def for_levels(

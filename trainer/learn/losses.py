@@ -3,10 +3,11 @@
     total = policy + value_coef * value - entropy_coef * entropy
 
 The policy's term is PPO's clipped ratio (Schulman et al. 2017, arXiv:1707.06347,
-equation 7, with the ratio taken against the behaviour policy mu) or IMPALA's policy
-gradient (Espeholt et al. 2018, arXiv:1802.01561, section 4.2). The critic's term and
-the entropy bonus are the same for both. Distillation uses the KL divergence from the
-teachers' policies, without an entropy bonus.
+equation 7, with the ratio taken against the behaviour policy mu, or with a lag against
+the policy at the start of the update) or IMPALA's policy gradient (Espeholt et al.
+2018, arXiv:1802.01561, section 4.2). The critic's term and the entropy bonus are the
+same for both. Distillation uses the KL divergence from the teachers' policies, without
+an entropy bonus.
 
 Every mean is a sum against `weights` that add up to 1 over the whole minibatch, so the
 losses and gradients of the parts of a minibatch add up to those of the whole.
@@ -30,7 +31,9 @@ class Targets(NamedTuple):
     """What rows (N,), or (T, n) before `part`, learn from; without gradients."""
 
     actions: Tensor  # int64, taken
-    log_mu: Tensor  # float32 log-probability of the actions when they were taken
+    # float32 log-probability of the actions when they were taken; for PPO with a lag,
+    # at the start of the update
+    log_mu: Tensor
     advantages: Tensor  # float32 weight of the policy's gradient
     values: Tensor  # float32, what the critic learns
     weights: Tensor  # float32 share of the row in the mean; 0 for ignored rows
@@ -50,7 +53,7 @@ class Loss(NamedTuple):
     policy: Tensor  # the policy's term; for distillation, the KL from the teachers
     value: Tensor  # the critic's term, without its coefficient
     entropy: Tensor  # of the policy
-    kl: Tensor  # an estimate of KL(mu || pi) that is never negative
+    kl: Tensor  # an estimate of KL(mu || pi), mu of `Targets`, that is never negative
     clipped: Tensor  # share of rows outside PPO's clip range; 0 for other losses
     augmented: Tensor | None = None  # the `consistency`, None without augmentation
 
@@ -71,7 +74,7 @@ def ppo_loss(
         logits: (N, A) float32 of the current policy.
         values: (N,) float32 of the current critic.
         targets: N rows. The advantages have no importance weight: the ratio in the
-            loss is that weight.
+            loss is that weight, or with a lag its other factor is in the row weights.
         clip_range: epsilon of the clip.
         value_coef: weight of the critic's loss.
         value_kind: "huber" or "squared".

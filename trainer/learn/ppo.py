@@ -7,10 +7,12 @@ or GAE):
     1. Values and probabilities of all rows: those stored when acting if they are
        the learner's own (no lag, no replay), otherwise from one forward pass.
     2. Targets, row weights and priorities of the whole batch, once (targets.py).
-    3. In every epoch, random minibatches: of single rows, or of whole unrolls if the
+    3. With a lag, the policy at the start of the update takes the place of the
+       behaviour policy mu in the clip, and its own ratio to mu, clipped at rho_bar,
+       becomes a row weight (decoupled PPO, Hilton et al. 2021, arXiv:2110.00641).
+    4. In every epoch, random minibatches: of single rows, or of whole unrolls if the
        network has a memory. In each, the advantages are normalised, and one gradient
-       step follows the clipped loss (equation 7), whose ratio is taken against the
-       behaviour policy mu.
+       step follows the clipped loss (equation 7).
 """
 
 from __future__ import annotations
@@ -92,7 +94,11 @@ class PPO(Learner):
         maker = self.target_maker
         trace = maker.trace(batch, log_ratios, values)
         maker.update_popart(batch, trace)
-        return maker.targets(batch, trace, logits[:-1], values[:-1])
+        targets, priorities = maker.targets(batch, trace, logits[:-1], values[:-1])
+        c = self.config.learner
+        if self.config.lag and isinstance(c.loss, Ppo):
+            targets = decoupled(targets, log_ratios, c.rho_bar)
+        return targets, priorities
 
     def _evaluate(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """Logits (T + 1, B, A) and values (T + 1, B) under the current weights."""
@@ -124,6 +130,21 @@ class PPO(Learner):
             return self.part_loss(output, inputs, items, numbers, targets, mean_weight)
 
         self.gradient_step(self.gradient_step.split(stacks.shape[1]), part_loss)
+
+
+def decoupled(targets: Targets, log_ratios: Tensor, rho_bar: float) -> Targets:
+    """Targets (T, B) whose clip is centred on the policy at the start of an update.
+
+    Takes its log pi / mu (T, B). With a lag the previous updates have already moved
+    that policy away from mu. Centred on mu, the clip keeps of the actions that became
+    more probable only the gradients that make them less probable, and the reverse:
+    it takes back what the previous updates learned.
+    """
+    log_ratios = log_ratios.masked_fill(targets.weights == 0, 0.0)
+    return targets._replace(
+        log_mu=targets.log_mu + log_ratios,
+        weights=targets.weights * log_ratios.exp().clamp(max=rho_bar),
+    )
 
 
 def _stored_targets_are_exact(config: RunConfig) -> bool:
