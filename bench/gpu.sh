@@ -35,7 +35,10 @@ part build "$PYTHON" -m pip install -q --no-build-isolation --no-deps -e .
 part report "$PYTHON" -m mario_envpool
 part tests "$PYTHON" -m pytest -q tests/trainer/test_gpu.py tests/trainer/test_vtrace.py
 part learner "$PYTHON" bench/learner.py --models impala nature \
-  --replay-shares 0 0.5 --seconds 5 --repeats 3 --json
+  --preset gpu-impala --replay-shares 0 0.5 --seconds 2 --repeats 3 --json
 part timeline "$PYTHON" bench/learner.py --timeline "$RESULTS/timeline.png"
 part train "$PYTHON" -m trainer.run --max-seconds 300 --run-dir "$RESULTS/run"
+part overlap "$PYTHON" -m trainer.run --max-seconds 300 --lag 1 --run-dir "$RESULTS/lag"
+part impala "$PYTHON" -m trainer.run --max-seconds 120 --preset gpu-impala \
+  --run-dir "$RESULTS/impala"
 exit "$FAILED"
