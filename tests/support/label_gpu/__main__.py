@@ -1,12 +1,13 @@
 """Runs the trainer on the label GPU: `PYTHONPATH=tests/support python -m label_gpu`.
 
-Reads lines of JSON, each {"options": {...}, "plant": ""}: options of a small run on a
-fake pool. Writes a line with what was reported and counted for each. A run is a
-process of its own, which begins with everything imported.
+Reads lines of JSON, each with the arguments of `runs.run` and the name of a fault of
+plants.py. Writes a line with what was reported and counted for each. A run is a process
+of its own, which begins with everything imported.
 """
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import sys
@@ -25,6 +26,7 @@ from label_gpu.cuda import Cuda, install  # noqa: E402
 def main() -> int:
     """Serves runs until stdin ends."""
     cuda = install(_LIBRARY)
+    importlib.import_module("torch._dynamo")  # which the first operator would import
     import label_gpu.plants
     import label_gpu.runs  # noqa: F401
 
@@ -46,11 +48,11 @@ def _answer(answers: int, cuda: Cuda, request: dict[str, Any]) -> None:
     from label_gpu.runs import run
 
     result: dict[str, Any] = {"error": ""}
-    if plant := request.get("plant"):
+    if plant := request.pop("plant"):
         PLANTS[plant]()
     try:
         with tempfile.TemporaryDirectory() as folder, cuda.thread_mode():
-            result |= run(cuda, Path(folder), request["options"])
+            result |= run(cuda, Path(folder), **request)
     except Exception:
         result["error"] = traceback.format_exc()
     result["reports"] = [report._asdict() for report in cuda.order.reports]

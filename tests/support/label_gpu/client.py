@@ -20,7 +20,8 @@ class Result(NamedTuple):
 
     error: str  # a traceback
     reports: list[dict[str, Any]]
-    values: dict[str, Any]  # all that it measured
+    counts: dict[str, dict[str, int]]  # by thread: launches, copies, waits
+    values: dict[str, Any]  # what else `runs.run` returned
 
     @property
     def kinds(self) -> set[str]:
@@ -67,11 +68,14 @@ class LabelGpu:
         self._process.stdout.close()
         self._log.close()
 
-    def run(self, plant: str = "", **options: Any) -> Result:
-        """A run with options of the trainer, and a fault of plants.py."""
+    def run(self, plant: str = "", how: Any = (), **options: Any) -> Result:
+        """A run with options of the trainer, and a fault of plants.py.
+
+        `how` are more arguments of `runs.run`.
+        """
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"options": options, "plant": plant}
+        request = {"options": options, "plant": plant, **dict(how)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()
@@ -79,4 +83,5 @@ class LabelGpu:
             self._log.seek(0)
             raise RuntimeError(f"the label GPU has ended:\n{self._log.read()[-3000:]}")
         values = json.loads(answer)
-        return Result(values.pop("error"), values.pop("reports", []), values)
+        error, counts = values.pop("error"), values.pop("counts", {})
+        return Result(error, values.pop("reports", []), counts, values)

@@ -4,6 +4,14 @@
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <torch/library.h>
 
+// Of Python, whose headers may be missing.
+extern "C" {
+int PyGILState_Ensure();
+void PyGILState_Release(int state);
+void PyErr_Fetch(void** type, void** value, void** trace);
+void PyErr_Restore(void* type, void* value, void* trace);
+}
+
 namespace {
 
 constexpr auto kCuda = c10::DeviceType::CUDA;
@@ -33,7 +41,14 @@ void Delete(void* context) {
   auto* owner = static_cast<Owner*>(context);
   const int64_t block = owner->block;
   delete owner;
-  if (on_death != nullptr) on_death(block);
+  if (on_death == nullptr) return;
+  // The block may die while Python raises an exception, which must survive the call.
+  const int state = PyGILState_Ensure();
+  void *type, *value, *trace;
+  PyErr_Fetch(&type, &value, &trace);
+  on_death(block);
+  PyErr_Restore(type, value, trace);
+  PyGILState_Release(state);
 }
 
 at::Tensor View(c10::Storage memory, const at::Tensor& shape, c10::DispatchKey key) {

@@ -114,7 +114,7 @@ class Memory:
                 last = int(seen[rows].max(initial=0))
                 if other == stream or last <= clock.get(other, 0):
                     continue
-                before, _ = self._order.launches[last]
+                before = self._order.launches[last].name
                 self._order.report(
                     "race",
                     f"{name} in stream {stream} does not wait for {before} in stream "
@@ -143,7 +143,12 @@ class Memory:
                     self._free(block)
 
     def _free(self, block: Block) -> None:
-        """Reports streams that may still use a block whose memory is used again."""
+        """Reports streams that may still use a block whose memory is used again.
+
+        This thread has dropped the last reference. If another one has used the block,
+        it has dropped its own reference before, after some of its waits: all of them
+        count.
+        """
         known = dict(self._order.streams[block.stream])
         merge(known, self._order.host.clock)
         for times in (block.writes, block.reads):
@@ -151,10 +156,12 @@ class Memory:
                 last = int(seen.max(initial=0))
                 if other in (block.stream, *block.users) or last <= known.get(other, 0):
                     continue
-                name, _ = self._order.launches[last]
+                launch = self._order.launches[last]
+                if last <= launch.host.get(other, 0):
+                    continue
                 self._order.report(
                     "use after free",
-                    f"memory is free while {name} in stream {other} may still use it, "
-                    f"without record_stream; {block}",
+                    f"memory is free while {launch.name} in stream {other} may still "
+                    f"use it, without record_stream; {block}",
                     last,
                 )

@@ -272,6 +272,7 @@ class Labels(TorchDispatchMode):
         """One launch of recorded operators."""
         stream, name = self._cuda.current.number, f"a graph of {len(operations)}"
         self._order.count("launches", name)
+        self._order.count("replays", name)
         with self._order.lock, _disable_current_modes(), torch.no_grad():
             number = self._order.launch(stream, name)
             for operation in operations:

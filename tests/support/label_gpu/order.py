@@ -32,6 +32,14 @@ class Report(NamedTuple):
     where: list[str]
 
 
+class Launch(NamedTuple):
+    """Work that a host thread gave to a stream."""
+
+    name: str
+    where: list[str]
+    host: Clock  # of the thread; it goes on
+
+
 class _Host(threading.local):
     """The state of one host thread."""
 
@@ -46,7 +54,7 @@ class Order:
         self.lock = threading.RLock()
         self.host = _Host()
         self.streams: dict[int, Clock] = {}
-        self.launches: dict[int, tuple[str, list[str]]] = {}
+        self.launches: dict[int, Launch] = {}
         self.reports: list[Report] = []
         #: Of each thread: its launches, copies to the device, and waits for it.
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
@@ -61,7 +69,7 @@ class Order:
         number = next(self._numbers)
         merge(self.streams[stream], self.host.clock)
         self.streams[stream][stream] = number
-        self.launches[number] = (name, stack())
+        self.launches[number] = Launch(name, stack(), self.host.clock)
         return number
 
     def wait(self, clock: Clock) -> None:
@@ -90,8 +98,8 @@ class Order:
             return
         self._seen.add(key)
         if earlier:
-            name, before = self.launches[earlier]
-            where = [*where, f"  -- earlier, {name}:", *before[-3:]]
+            launch = self.launches[earlier]
+            where = [*where, f"  -- earlier, {launch.name}:", *launch.where[-3:]]
         self.reports.append(Report(kind, text, where))
 
 

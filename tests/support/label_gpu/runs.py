@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,65 @@ from trainer.session import build, training
 
 from .cuda import Cuda
 
+# A run for these tests; `options` change it.
+_SMALL = {
+    "device": "cuda", "learner_threads": 0, "max_steps": 110, "unroll": 4,
+    "minibatch_size": 12,
+}  # fmt: skip
+_OF_THE_GAME = {"videos": True, "max_episode_steps": 16, "img_height": 36}
 
-def run(cuda: Cuda, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """A run with options of the trainer; returns its last metrics."""
-    build.make_pool = protocol.make_pool = _make_pool
-    base = {"device": "cuda", "max_steps": 200, "learner_threads": 0}
-    config = small_runs.make_config(folder, **(base | options))
+
+def run(
+    cuda: Cuda,
+    folder: Path,
+    options: dict[str, Any],
+    *,
+    resumed_after: int = 0,
+    game: bool = False,
+) -> dict[str, Any]:
+    """A run with options of the trainer.
+
+    Args:
+        cuda: the device of this process.
+        folder: for the files of the run.
+        options: of the trainer.
+        resumed_after: steps after which the run ends, and another one resumes it.
+        game: whether to play the game, with videos, and not a fake pool.
+
+    Returns:
+        the steps that the run has made, what it warned of, and the videos.
+    """
+    warnings = _Warnings()
+    logging.getLogger().addHandler(warnings)
+    options = {
+        name: tuple(value) if isinstance(value, list) else value
+        for name, value in options.items()
+    }
+    if game:
+        options = _OF_THE_GAME | options
+    else:
+        build.make_pool = protocol.make_pool = _make_pool
+    config = small_runs.make_config(folder, **(_SMALL | options))
+    if resumed_after:
+        training.run_training(small_runs.change(config, max_steps=resumed_after))
+        config = small_runs.change(config, resume=config.run_dir)
     metrics = training.run_training(config)
-    return {"steps": metrics["steps"]}
+    return {
+        "steps": metrics["steps"],
+        "warnings": warnings.lines,
+        "videos": len(list(folder.glob("run/videos/*.mp4"))),
+    }
+
+
+class _Warnings(logging.Handler):
+    """Keeps the warnings of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines.append(record.getMessage())
 
 
 def _make_pool(

@@ -89,7 +89,7 @@ class Transfers:
                 elif copy.to_host:
                     ctypes.memmove(copy.address, copy.data, len(copy.data))
                 elif ctypes.string_at(copy.address, len(copy.data)) != copy.data:
-                    name, _ = self._order.launches[copy.number]
+                    name = self._order.launches[copy.number].name
                     self._order.report(
                         "host",
                         f"the host has changed memory before {name} had copied it",
@@ -106,7 +106,7 @@ class Transfers:
             for copy in self._running:
                 overlap = begin < copy.address + len(copy.data) and copy.address < end
                 if copy.to_host and overlap:
-                    before, _ = self._order.launches[copy.number]
+                    before = self._order.launches[copy.number].name
                     self._order.report(
                         "host", f"{name} reads what {before} still copies to the host"
                     )
