@@ -11,6 +11,7 @@ read, and the environments of these rows with a memory; today's runs have neithe
 import pytest
 from label_gpu import build
 from label_gpu.client import LabelGpu
+from label_gpu.table import SETTINGS, table
 
 pytestmark = [
     pytest.mark.slow,
@@ -103,3 +104,53 @@ def test_the_game_with_videos(gpu, mode):
 @pytest.mark.parametrize("plant", PLANTED)
 def test_a_planted_fault(gpu, plant):
     assert gpu.run(plant, lag=1).kinds == {PLANTED[plant]}
+
+
+# Copies and launches of a recv in which no unroll closes; copies, launches and waits
+# of an update. They may only fall.
+MOST = {
+    "gpu-large": ([11, 17], [1, 598, 1]),
+    "gpu-large, impala": ([11, 17], [1, 177, 1]),
+    "gpu-large, impala, replay": ([11, 17], [3, 288, 2]),
+}
+
+
+def test_counts(gpu):
+    """`python -m label_gpu.table --details` prints which lines launch what."""
+    counts = {name: gpu.count(**options) for name, options in SETTINGS.items()}
+    assert not any(result.text for result in counts.values())
+    for name, result in counts.items():
+        recv, update = result.values["recv"], result.values["update"]
+        most = [*MOST[name][0], *MOST[name][1]]
+        too_many = [a > b for a, b in zip([*recv[:2], *update], most, strict=True)]
+        assert not any(too_many), f"at most {most} in\n{table(counts)}"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "kind"),
+    [
+        ("race_without_a_wait", "race"),
+        ("event_is_waited_for", ""),
+        ("race_with_work_after_the_event", "race"),
+        ("rows_are_separate", ""),
+        ("race_of_one_row", "race"),
+        ("use_after_free", "use after free"),
+        ("memory_is_announced", ""),
+        ("use_after_free_of_a_graph", "use after free"),
+        ("graph_is_replayed", ""),
+        ("capture_of_a_mask", "capture"),
+        ("device_of_an_index", "device"),
+        ("host_changes_what_is_copied", "host"),
+        ("source_is_changed_after_the_copy", ""),
+        ("host_reads_too_early", "host"),
+        ("host_reads_after_the_event", ""),
+        ("thread_hands_over", ""),
+        ("race_with_a_thread", "race"),
+        ("gradients_are_those_of_a_cpu", ""),
+    ],
+)
+def test_the_labels(gpu, scenario, kind):
+    """Short right and wrong uses of the device (scenarios.py)."""
+    result = gpu.play(scenario)
+    assert not result.error, result.text
+    assert result.kinds == ({kind} if kind else set()), result.text

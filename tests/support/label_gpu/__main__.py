@@ -1,8 +1,9 @@
 """Runs the trainer on the label GPU: `PYTHONPATH=tests/support python -m label_gpu`.
 
-Reads lines of JSON, each with the arguments of `runs.run` and the name of a fault of
-plants.py. Writes a line with what was reported and counted for each. A run is a process
-of its own, which begins with everything imported.
+Reads lines of JSON, each with the arguments of `runs.run` or `counts.count` and the
+name of a fault of plants.py, or with the name of a function of scenarios.py. Writes a
+line with what was reported and counted for each. Each is a process of its own, which
+begins with everything imported.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ def main() -> int:
     """Serves runs until stdin ends."""
     cuda = install(_LIBRARY)
     importlib.import_module("torch._dynamo")  # which the first operator would import
-    import label_gpu.plants
-    import label_gpu.runs  # noqa: F401
+    for part in ("counts", "plants", "runs", "scenarios"):
+        importlib.import_module(f"label_gpu.{part}")
 
     answers = os.dup(1)
     os.dup2(2, 1)  # what runs print is not an answer
@@ -44,15 +45,21 @@ def main() -> int:
 
 def _answer(answers: int, cuda: Cuda, request: dict[str, Any]) -> None:
     """A run in this process, which ends with it."""
+    from label_gpu.counts import count
     from label_gpu.plants import PLANTS
     from label_gpu.runs import run
+    from label_gpu.scenarios import SCENARIOS
 
     result: dict[str, Any] = {"error": ""}
-    if plant := request.pop("plant"):
+    if plant := request.pop("plant", ""):
         PLANTS[plant]()
     try:
         with tempfile.TemporaryDirectory() as folder, cuda.thread_mode():
-            result |= run(cuda, Path(folder), **request)
+            if name := request.get("scenario"):
+                SCENARIOS[name]()
+            else:
+                function = count if request.pop("counts") else run
+                result |= function(cuda, Path(folder), **request)
     except Exception:
         result["error"] = traceback.format_exc()
     result["reports"] = [report._asdict() for report in cuda.order.reports]

@@ -73,9 +73,19 @@ class LabelGpu:
 
         `how` are more arguments of `runs.run`.
         """
+        return self._ask(options=options, plant=plant, counts=False, **dict(how))
+
+    def count(self, **options: Any) -> Result:
+        """The counts of `counts.count`, as values."""
+        return self._ask(options=options, plant="", counts=True)
+
+    def play(self, scenario: str) -> Result:
+        """A function of scenarios.py."""
+        return self._ask(scenario=scenario)
+
+    def _ask(self, **request: Any) -> Result:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"options": options, "plant": plant, **dict(how)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer = self._process.stdout.readline()

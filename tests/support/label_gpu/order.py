@@ -60,7 +60,8 @@ class Order:
         self.counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
         #: Called when a host thread has waited for the device.
         self.on_wait: list[Callable[[], None]] = []
-        self.log: list[tuple[str, str, str, str]] | None = None
+        #: Thread, kind, name and line of all that is counted, if it is a list.
+        self.log: list[tuple[str, ...]] | None = None
         self._numbers = itertools.count(1)
         self._seen: set[tuple[str, str, str]] = set()
 
@@ -88,7 +89,7 @@ class Order:
         thread = threading.current_thread().name
         self.counts[thread][kind] += 1
         if self.log is not None:
-            self.log.append((thread, kind, name, (stack() or [""])[-1]))
+            self.log.append((thread, kind, name, *stack()[-1:]))
 
     def report(self, kind: str, text: str, earlier: int = 0) -> None:
         """Notes a fault, once for each place; `earlier` is the other launch."""

@@ -14,7 +14,7 @@ from trainer.session import build, training
 
 from .cuda import Cuda
 
-# A run for these tests; `options` change it.
+# A run for these tests, which `options` change.
 _SMALL = {
     "device": "cuda", "learner_threads": 0, "max_steps": 110, "unroll": 4,
     "minibatch_size": 12,
