@@ -52,6 +52,7 @@ RUNS = {
 # What each planted fault is reported as.
 PLANTED = {
     "record_stream": "use after free",
+    "rows": "use after free",
     "fence": "race",
     "weights": "race",
     "copy": "race",
@@ -106,6 +107,18 @@ def test_a_planted_fault(gpu, plant):
     assert gpu.run(plant, lag=1).kinds == {PLANTED[plant]}
 
 
+@pytest.mark.parametrize("memory", ["none", "gru"])
+def test_a_resumed_run_without_an_announcement(gpu, memory):
+    """The rows are restored in the default stream, before there is any other."""
+    how = {"resumed_after": 50}
+    assert gpu.run("rows", how, lag=0, memory=memory).kinds == {"use after free"}
+
+
+def test_a_store_that_grows_without_an_announcement(gpu):
+    result = gpu.play("frames_of_a_store_that_grows", "frames")
+    assert result.kinds == {"use after free"}
+
+
 # Copies and launches of a recv in which no unroll closes; copies, launches and waits
 # of an update. They may only fall.
 MOST = {
@@ -146,6 +159,10 @@ def test_counts(gpu):
         ("host_reads_after_the_event", ""),
         ("thread_hands_over", ""),
         ("race_with_a_thread", "race"),
+        ("frames_of_a_store_that_grows", ""),
+        ("array_is_held_until_it_is_copied", ""),
+        ("slab_is_copied_in_place", ""),
+        ("host_reuses_a_slab_too_early", "host"),
         ("gradients_are_those_of_a_cpu", ""),
     ],
 )

@@ -79,9 +79,9 @@ class LabelGpu:
         """The counts of `counts.count`, as values."""
         return self._ask(options=options, plant="", counts=True)
 
-    def play(self, scenario: str) -> Result:
-        """A function of scenarios.py."""
-        return self._ask(scenario=scenario)
+    def play(self, scenario: str, plant: str = "") -> Result:
+        """A function of scenarios.py, and a fault of plants.py."""
+        return self._ask(scenario=scenario, plant=plant)
 
     def _ask(self, **request: Any) -> Result:
         assert self._process.stdin is not None

@@ -11,12 +11,23 @@ import torch
 
 from trainer.learn import losses, ppo
 from trainer.machine import cuda
-from trainer.rollout import pipeline
+from trainer.rollout import collector, pipeline
+from trainer.rollout import frames as store
 
 
 def record_stream() -> None:
     """No stream says that it uses the memory of another."""
     torch.Tensor.record_stream = lambda self, stream: None  # type: ignore[assignment]
+
+
+def rows() -> None:
+    """The collecting thread does not say that it uses rows of another thread."""
+    collector.use_here = lambda device, *tensors: None
+
+
+def frames() -> None:
+    """Who reads the frames of a store does not announce it."""
+    store.use_here = lambda device, *tensors: None
 
 
 def fence() -> None:
@@ -70,5 +81,7 @@ def cpu_tensor() -> None:
 
 PLANTS = {
     each.__name__: each
-    for each in (record_stream, fence, weights, copy, item, cpu_tensor)
-}
+    for each in (
+        record_stream, rows, frames, fence, weights, copy, item, cpu_tensor
+    )
+}  # fmt: skip

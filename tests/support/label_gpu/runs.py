@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ def run(
     *,
     resumed_after: int = 0,
     game: bool = False,
+    steps: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
     """A run with options of the trainer.
 
@@ -38,6 +40,7 @@ def run(
         options: of the trainer.
         resumed_after: steps after which the run ends, and another one resumes it.
         game: whether to play the game, with videos, and not a fake pool.
+        steps: of the episodes of the fake pool; None: its own.
 
     Returns:
         the steps that the run has made, what it warned of, and the videos.
@@ -51,7 +54,7 @@ def run(
     if game:
         options = _OF_THE_GAME | options
     else:
-        build.make_pool = protocol.make_pool = _make_pool
+        build.make_pool = protocol.make_pool = partial(_make_pool, steps)
     config = small_runs.make_config(folder, **(_SMALL | options))
     if resumed_after:
         training.run_training(small_runs.change(config, max_steps=resumed_after))
@@ -76,8 +79,13 @@ class _Warnings(logging.Handler):
 
 
 def _make_pool(
-    config: Any, seed: int, *, asynchronous: bool = False, **options: Any
+    steps: tuple[int, int] | None,
+    config: Any,
+    seed: int,
+    *,
+    asynchronous: bool = False,
+    **options: Any,
 ) -> fake_pools.FakePool:
     envs = config.num_envs
     batch = envs // config.groups if asynchronous else envs
-    return fake_pools.FakePool(envs, batch, seed)
+    return fake_pools.FakePool(envs, batch, seed, steps=steps)

@@ -6,10 +6,17 @@ tests/trainer/test_label_gpu.py has what must be reported of each.
 from __future__ import annotations
 
 import threading
+import time
+import weakref
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
+
+from trainer.machine.cuda import HostToDevice
+from trainer.rollout.frames import FrameStore
 
 _cuda: Any = torch.cuda
 
@@ -197,6 +204,61 @@ def _of_a_thread(wait: Callable[[Any], None]) -> None:
         changed.wait_for(lambda: written)
     _fill(_cuda.Stream(), tensor)
     thread.join()
+
+
+def frames_of_a_store_that_grows() -> None:
+    """One thread makes the store larger while the stream of another reads it."""
+    device, shape = torch.device("cuda"), (4, 36, 36)
+    store = FrameStore(2, 4, 5, shape, 4, device)
+    learner = _cuda.Stream()
+    with _cuda.stream(learner):
+        learner.wait_stream(_cuda.default_stream())
+        frames, _ = store.both()
+        frames.sum()
+    place = np.arange(2), np.arange(2), np.ones(2, bool)
+
+    def grow() -> None:
+        old = id(store.frames)
+        with _cuda.stream(_cuda.Stream()):
+            while id(store.frames) == old:
+                store.place(*place)
+
+    thread = threading.Thread(target=grow)
+    thread.start()
+    while thread.is_alive():  # and learn nothing of the device, as join would
+        time.sleep(0.01)
+    del frames
+
+
+def array_is_held_until_it_is_copied() -> None:
+    to_device = HostToDevice(torch.device("cuda"), None)
+    array = np.arange(4, dtype=np.uint8)
+    held, copy = weakref.ref(array), to_device(array)
+    del array
+    assert held() is not None
+    assert copy.tolist() == [0, 1, 2, 3]  # which waits
+    to_device(np.zeros(1, np.uint8))
+    assert held() is None
+    to_device.close()
+
+
+def slab_is_copied_in_place() -> None:
+    slab = np.arange(16, dtype=np.uint8)
+    pool = SimpleNamespace(_buffers=[(slab.ctypes.data, slab.nbytes)], slab_growth=0)
+    to_device = HostToDevice(torch.device("cuda"), pool)
+    copy = to_device(slab[4:8])
+    to_device.close()  # waits before it unlocks
+    assert copy.tolist() == [4, 5, 6, 7]
+
+
+def host_reuses_a_slab_too_early() -> None:
+    slab = np.arange(16, dtype=np.uint8)
+    pool = SimpleNamespace(_buffers=[(slab.ctypes.data, slab.nbytes)], slab_growth=0)
+    to_device = HostToDevice(torch.device("cuda"), pool)
+    copy = to_device(slab)
+    slab[:] = 0
+    to_device.close()
+    assert copy.tolist() == list(range(16))
 
 
 def gradients_are_those_of_a_cpu() -> None:
