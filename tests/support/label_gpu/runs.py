@@ -15,10 +15,11 @@ from trainer.session import build, training
 
 from .cuda import Cuda
 
-# A run for these tests, which `options` change.
+# A run for these tests, which `options` change. Its only report is the last: a report
+# waits for the device, and locks pass this on to the other threads.
 _SMALL = {
     "device": "cuda", "learner_threads": 0, "max_steps": 110, "unroll": 4,
-    "minibatch_size": 12,
+    "minibatch_size": 12, "log_seconds": 1000.0,
 }  # fmt: skip
 _OF_THE_GAME = {"videos": True, "max_episode_steps": 16, "img_height": 36}
 
