@@ -124,7 +124,7 @@ def test_a_store_that_grows_without_an_announcement(gpu):
 MOST = {
     "gpu-large": ([11, 17], [1, 598, 1]),
     "gpu-large, impala": ([11, 17], [1, 177, 1]),
-    "gpu-large, impala, replay": ([11, 17], [3, 288, 2]),
+    "gpu-large, impala, replay": ([11, 17], [3, 249, 1]),
 }
 
 

@@ -25,8 +25,8 @@ from .cuda import Cuda
 
 KINDS = ("copies", "launches", "waits")
 
-# Few environments; as many minibatches as the preset has.
-_ENVS, _UNROLL, _UPDATES, _WARM_UP = 8, 5, 7, 4
+# Few environments; as many minibatches as the preset has, with and without replay.
+_ENVS, _UNROLL, _UPDATES, _WARM_UP = 4, 5, 7, 4
 _FEW = {
     "device": "cuda", "videos": False, "stop_when_solved": False, "end_episodes": 0,
     "num_envs": _ENVS, "unroll": _UNROLL, "unrolls_per_batch": _ENVS,
