@@ -146,6 +146,8 @@ def test_counts(gpu):
         ("event_is_waited_for", ""),
         ("race_with_work_after_the_event", "race"),
         ("rows_are_separate", ""),
+        ("columns_are_separate", ""),
+        ("host_changes_a_part_of_a_buffer", "host"),
         ("race_of_one_row", "race"),
         ("use_after_free", "use after free"),
         ("memory_is_announced", ""),

@@ -172,6 +172,7 @@ class Cuda:
         self.order = Order()
         self.memory = Memory(self.order)
         self.transfers = Transfers(self.order)
+        self.died: Any = None  # what C++ calls when a block is free
         self.thread = _Current()
         self.numbers = itertools.count()
         self.default = Stream(self, 0)
@@ -257,9 +258,9 @@ def install(library: Any) -> Cuda:
     Call this before the trainer is imported, and run it inside `thread_mode`.
     """
     cuda = Cuda()
-    died = build.Died(cuda.memory.died)
-    library.set_on_death(died)
-    cuda.functions_kept = (library, died)  # type: ignore[attr-defined]
+    # C++ does not keep the function alive.
+    cuda.died = build.Died(cuda.memory.died)
+    library.set_on_death(cuda.died)
     for name, function in cuda.functions().items():
         setattr(torch.cuda, name, function)
     _patch_tensors(cuda)

@@ -17,7 +17,8 @@ namespace {
 constexpr auto kCuda = c10::DeviceType::CUDA;
 const c10::Device kGpu(kCuda, 0);
 
-// Autograd asks for the device and its stream; the streams of the trainer are Python's.
+// Autograd asks for the device and its stream; the streams of the trainer are
+// Python's.
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<kCuda> {
   c10::Device exchangeDevice(c10::Device) const override { return kGpu; }
   c10::Device getDevice() const override { return kGpu; }
@@ -42,7 +43,8 @@ void Delete(void* context) {
   const int64_t block = owner->block;
   delete owner;
   if (on_death == nullptr) return;
-  // The block may die while Python raises an exception, which must survive the call.
+  // The block may die while Python raises an exception, which must survive the
+  // call.
   const int state = PyGILState_Ensure();
   void *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -51,10 +53,12 @@ void Delete(void* context) {
   PyGILState_Release(state);
 }
 
-at::Tensor View(c10::Storage memory, const at::Tensor& shape, c10::DispatchKey key) {
+at::Tensor View(c10::Storage memory, const at::Tensor& shape,
+                c10::DispatchKey key) {
   auto tensor = c10::make_intrusive<c10::TensorImpl>(
       std::move(memory), c10::DispatchKeySet(key), shape.dtype());
-  tensor->set_sizes_and_strides(shape.sizes(), shape.strides(), shape.storage_offset());
+  tensor->set_sizes_and_strides(shape.sizes(), shape.strides(),
+                                shape.storage_offset());
   return at::Tensor(std::move(tensor));
 }
 
@@ -64,7 +68,8 @@ const Owner& OwnerOf(const at::Tensor& label) {
 
 at::Tensor Label(const at::Tensor& cpu, int64_t block) {
   const c10::Storage& memory = cpu.storage();
-  c10::DataPtr data(memory.mutable_data(), new Owner{memory, block}, &Delete, kGpu);
+  c10::DataPtr data(memory.mutable_data(), new Owner{memory, block}, &Delete,
+                    kGpu);
   c10::Storage labelled(c10::Storage::use_byte_size_t(), memory.nbytes(),
                         std::move(data));
   return View(std::move(labelled), cpu, c10::DispatchKey::CUDA);

@@ -49,7 +49,8 @@ class Touch(NamedTuple):
 
     block: Block
     view: Tensor  # on the CPU
-    index: Tensor | None  # of the rows of the view; None: all
+    # Of the first dimensions of the view, None for all of one; () for all elements.
+    index: tuple[Tensor | None, ...]
     writes: bool
 
     def rows(self) -> Rows:
@@ -61,14 +62,16 @@ class Touch(NamedTuple):
             (n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)
         ]
         begin = size * view.storage_offset()
-        if self.index is None:
+        if not self.index:
             end = begin + sum(extents) + size
             return slice(begin // block.row_bytes, -(-end // block.row_bytes))
-        picked = self.index.detach().numpy().astype(np.int64).reshape(-1)
-        picked = np.where(picked < 0, picked + view.shape[0], picked)
-        starts = begin + picked * strides[0]
+        grid, indexed = torch.tensor(begin), len(self.index)
+        for n, stride in zip(view.shape[:indexed], strides, strict=False):
+            grid = grid[..., None] + torch.arange(n) * stride
+        picked = tuple(slice(None) if part is None else part for part in self.index)
+        starts = grid[picked].reshape(-1).numpy()
         first = starts // block.row_bytes
-        last = (starts + sum(extents[1:]) + size - 1) // block.row_bytes
+        last = (starts + sum(extents[indexed:]) + size - 1) // block.row_bytes
         count = int((last - first).max(initial=0)) + 1
         spread = first[:, None] + np.arange(count)
         return np.minimum(spread, last[:, None]).reshape(-1)

@@ -33,6 +33,7 @@ _COPY = {"aten::copy_", "aten::_to_copy"}
 # numbers of the rows, and whether it is behind the number of a dimension.
 _INDEX = {
     "aten::index": 1, "aten::index_put_": 1, "aten::_index_put_impl_": 1,
+    "aten::embedding": 1,
     "aten::index_select": 2, "aten::index_copy_": 2, "aten::index_fill_": 2,
     "aten::index_add_": 2, "aten::scatter_reduce_": 2, "aten::scatter_": 2,
 }  # fmt: skip
@@ -104,8 +105,8 @@ class Labels(TorchDispatchMode):
         labels = [tensor for tensor in tensors if is_label(tensor)]
         device = kwargs.get("device")
         if device is not None:
-            kwargs = {**kwargs, "device": CPU}
             device = torch.device(device).type
+            kwargs = {**kwargs, "device": CPU} if device == "cuda" else kwargs
         if not labels and device != "cuda":
             return self._on_host(func, args, kwargs, tensors)
         return self._on_device(func, args, kwargs, tensors, labels, device)
@@ -165,7 +166,7 @@ class Labels(TorchDispatchMode):
             return output  # nothing was launched
         touches = self._touches(name, args_, labels, memory, written)
         touches += [
-            Touch(self._memory.block(by_storage[_storage(tensor)]), tensor, None, True)
+            Touch(self._memory.block(by_storage[_storage(tensor)]), tensor, (), True)
             for tensor in new
         ]
         if not any(touch.view.numel() for touch in touches):
@@ -212,7 +213,7 @@ class Labels(TorchDispatchMode):
             raise RuntimeError("operation not permitted when stream is capturing")
 
     def _touch(self, label: Tensor, view: Tensor, writes: bool) -> Touch:
-        return Touch(self._memory.block(label), view, None, writes)
+        return Touch(self._memory.block(label), view, (), writes)
 
     def _touches(
         self,
@@ -229,7 +230,7 @@ class Labels(TorchDispatchMode):
         for label in labels:
             view = memory[id(label)]
             touch = self._touch(label, view, id(view) in targets)
-            if index is not None and view is args[0]:
+            if index and view is args[0]:
                 touch = touch._replace(index=index)
             result.append(touch)
         return result
@@ -323,15 +324,13 @@ def _index_waits(name: str, args: Any) -> bool:
     return any(index is not None and index.dtype == torch.bool for index in args[1])
 
 
-def _index(name: str, args: Any) -> Tensor | None:
-    """The numbers of the rows that an operator touches of its first argument."""
-    if name not in _INDEX or not isinstance(args[0], Tensor) or not args[0].ndim:
-        return None
+def _index(name: str, args: Any) -> tuple[Tensor | None, ...]:
+    """Which rows an operator touches of its first argument; () for all."""
+    if name not in _INDEX or not args[0].ndim:
+        return ()
     index = args[_INDEX[name]]
     if _INDEX[name] == 1:
-        index = index[0]
-        return index if index is not None and index.dtype == torch.int64 else None
-    scatters = name.startswith("aten::scatter")
-    if args[1] != 0 or (scatters and args[0].ndim > 1):
-        return None
-    return index  # type: ignore[no-any-return]
+        return (index,) if isinstance(index, Tensor) else tuple(index)
+    if name.startswith("aten::scatter") and args[0].ndim > 1:
+        return ()
+    return (*[None] * (args[1] % args[0].ndim), index)

@@ -74,6 +74,26 @@ def rows_are_separate() -> None:
         tensor[3:5].fill_(2.0)
 
 
+def columns_are_separate() -> None:
+    one, two = _cuda.Stream(), _cuda.Stream()
+    tensor = _kept(torch.zeros(12, 3)).view(3, 4, 3)
+    first, last = (_kept(torch.tensor(columns)) for columns in ([0, 2], [1, 3]))
+    with _cuda.stream(one):
+        tensor[:, first] = 1.0
+    with _cuda.stream(two):
+        tensor.index_select(1, last)
+        tensor[0, last] = 2.0
+
+
+def host_changes_a_part_of_a_buffer() -> None:
+    buffer = torch.zeros(16, dtype=torch.uint8, pin_memory=True).numpy()
+    target = _kept(torch.zeros(4, dtype=torch.uint8))
+    target.copy_(torch.from_numpy(buffer[4:8]), non_blocking=True)
+    buffer[:4] = 1
+    buffer[7] = 1
+    _cuda.synchronize()
+
+
 def race_of_one_row() -> None:
     one, two = _cuda.Stream(), _cuda.Stream()
     tensor = _kept(torch.zeros(6, 3))

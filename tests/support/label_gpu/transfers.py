@@ -7,9 +7,9 @@ meaningless bytes until then.
 
 from __future__ import annotations
 
+import bisect
 import ctypes
-from typing import Any, NamedTuple
-from weakref import WeakValueDictionary
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -24,7 +24,6 @@ class _Copy(NamedTuple):
     stream: int
     number: int
     address: int
-    memory: Any  # keeps the allocator's page-locked memory alive, nothing else
     data: bytes
     to_host: bool
 
@@ -35,8 +34,9 @@ class Transfers:
     def __init__(self, order: Order) -> None:
         self._order = order
         self._locked: dict[int, int] = {}  # slabs: their begin and size
-        # Of pin_memory, by address.
-        self._own: WeakValueDictionary[int, Tensor] = WeakValueDictionary()
+        # Of pin_memory, by address; kept, so no address comes twice.
+        self._own: dict[int, Tensor] = {}
+        self._addresses: list[int] = []  # in order
         self._running: list[_Copy] = []
         order.on_wait.append(self.finish)
 
@@ -55,16 +55,26 @@ class Transfers:
 
     def own(self, tensor: Tensor) -> Tensor:
         """Page-locked memory: a CPU tensor, from the allocator."""
-        self._own[tensor.untyped_storage().data_ptr()] = tensor
+        address = tensor.untyped_storage().data_ptr()
+        if address not in self._own:
+            self._own[address] = tensor
+            bisect.insort(self._addresses, address)
         return tensor
 
     def is_locked(self, tensor: Tensor) -> bool:
         """Whether a CPU tensor lies in page-locked memory."""
         begin = tensor.data_ptr()
-        if tensor.untyped_storage().data_ptr() in self._own:
-            return True
         end = begin + tensor.numel() * tensor.element_size()
-        return any(at <= begin and end <= at + n for at, n in self._locked.items())
+        slabs = any(at <= begin and end <= at + n for at, n in self._locked.items())
+        return slabs or self._in_own(begin)
+
+    def _in_own(self, address: int) -> bool:
+        """Whether an address is in memory of `own`."""
+        before = bisect.bisect_right(self._addresses, address)
+        if not before:
+            return False
+        begin = self._addresses[before - 1]
+        return address < begin + self._own[begin].untyped_storage().nbytes()
 
     def begin(self, stream: int, memory: Tensor, *, to_host: bool) -> None:
         """A copy begins of, or to, a contiguous CPU tensor; its launch is the last."""
@@ -75,8 +85,7 @@ class Transfers:
         if to_host:
             ctypes.memset(address, _MEANINGLESS, size)
         number = self._order.streams[stream][stream]
-        kept = self._own.get(memory.untyped_storage().data_ptr())
-        self._running.append(_Copy(stream, number, address, kept, data, to_host))
+        self._running.append(_Copy(stream, number, address, data, to_host))
 
     def finish(self) -> None:
         """Ends the copies that this host thread has waited for."""
