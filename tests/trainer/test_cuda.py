@@ -19,7 +19,6 @@ from trainer.machine.cuda import (
     HostToDevice,
     compiled,
     own_stream,
-    use_here,
 )
 
 CPU = torch.device("cpu")
@@ -38,23 +37,6 @@ def fake(monkeypatch):
         cuda, "_forget_error", lambda device: result.calls.append("forget the error")
     )
     return result
-
-
-def test_a_fence_makes_one_stream_wait_for_another(fake):
-    fence = Fence(GPU)
-    fence.wait()
-    assert fake.calls == []
-    fence.signal()
-    with fake.stream(SimpleNamespace(name="other")):
-        fence.signal()
-    fence.wait()
-    assert fake.calls[-2:] == [
-        ("main", "waits for", "event 1"),
-        ("main", "waits for", "event 2"),
-    ]
-    count = len(fake.calls)
-    fence.wait()
-    assert len(fake.calls) == count
 
 
 def test_on_a_cpu_there_are_no_streams(fake):
@@ -87,20 +69,6 @@ def test_a_thread_of_a_numbered_gpu_works_on_that_gpu(fake):
     count = len(fake.calls)
     with own_stream(GPU):
         assert ("current device", GPU) not in fake.calls[count:]
-
-
-def test_tensors_of_another_stream_are_announced(fake, monkeypatch):
-    announced = []
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *of: announced.append(of))
-    one, two = torch.zeros(1), torch.zeros(2)
-    use_here(CPU, one, two)
-    assert announced == []
-    with fake.stream(SimpleNamespace(name="other")):
-        use_here(GPU, one, slice(0, 3), two, np.zeros(3))
-    assert [(tensor is one, stream.name) for tensor, stream in announced] == [
-        (True, "other"),
-        (False, "other"),
-    ]
 
 
 class Adder:
@@ -398,50 +366,6 @@ def test_on_a_cpu_nothing_is_copied():
     assert tensor.data_ptr() != array.ctypes.data
     assert tensor.tolist() == array.tolist()
     to_device.close()
-
-
-class FakeTensor:
-    """A tensor whose way to the GPU is written down."""
-
-    def __init__(self, calls):
-        self.calls = calls
-
-    def pin_memory(self):
-        self.calls.append("pin")
-        return self
-
-    def to(self, device, non_blocking):
-        assert non_blocking
-        self.calls.append("copy")
-        return self
-
-    def record_stream(self, stream):
-        self.calls.append("record_stream")
-
-
-def test_arrays_are_held_until_they_are_copied(fake, monkeypatch):
-    calls = []
-    monkeypatch.setattr(torch, "from_numpy", lambda array: FakeTensor(calls))
-    array = np.zeros(16, np.uint8)
-    start = array.ctypes.data
-    pool = SimpleNamespace(_buffers=[(start, 16)], slab_growth=0)
-    to_device = HostToDevice(GPU, pool)
-    to_device(array)
-    assert calls == ["copy", "record_stream"]  # page-locked in place
-    assert fake.calls == [
-        ("lock", start, 16),
-        ("stream 1", "records", "event 1"),
-        ("main", "waits for", "event 1"),
-    ]
-    to_device(np.zeros(4, np.uint8))
-    assert calls[2:] == ["pin", "copy", "record_stream"]
-    assert len(to_device._held) == 2
-    fake.ready = {"event 1"}
-    to_device(array)
-    assert [held[1][0] is array for held in to_device._held] == [False, True]
-    to_device.close()
-    assert not to_device._held
-    assert fake.calls[-2:] == [("synchronize", "stream 1"), ("unlock", start)]
 
 
 def at(address, nbytes):
