@@ -75,9 +75,9 @@ class LabelGpu:
         """
         return self._ask(options=options, plant=plant, counts=False, **dict(how))
 
-    def count(self, **options: Any) -> Result:
+    def count(self, preset: str, options: dict[str, Any]) -> Result:
         """The counts of `counts.count`, as values."""
-        return self._ask(options=options, plant="", counts=True)
+        return self._ask(name=preset, options=options, plant="", counts=True)
 
     def play(self, scenario: str, plant: str = "") -> Result:
         """A function of scenarios.py, and a fault of plants.py."""

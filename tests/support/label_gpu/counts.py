@@ -18,6 +18,7 @@ import fake_pools
 import small_runs
 
 from trainer.config.presets import preset
+from trainer.config.schema import PresetName
 from trainer.evaluation import protocol
 from trainer.session import build, training
 
@@ -34,8 +35,10 @@ _FEW = {
 }  # fmt: skip
 
 
-def count(cuda: Cuda, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
-    """What the preset gpu-large, changed by options, launches and copies.
+def count(
+    cuda: Cuda, folder: Path, name: PresetName, options: dict[str, Any]
+) -> dict[str, Any]:
+    """What a preset, changed by options, launches and copies.
 
     The run is asynchronous, and in its pool no episode ends.
 
@@ -45,7 +48,7 @@ def count(cuda: Cuda, folder: Path, options: dict[str, Any]) -> dict[str, Any]:
         the main thread in an update, the most of all after the first ones; "log": what
         both threads did during the last update, the most frequent first.
     """
-    base = preset("gpu-large")
+    base = preset(name)
     batches = base.learner.unrolls_per_batch * base.learner.unroll
     size = _ENVS * _UNROLL * base.learner.minibatch_size // batches
     config = small_runs.change(

@@ -10,11 +10,11 @@ import sys
 
 from label_gpu.client import LabelGpu, Result
 
-#: Settings by name: what they change of the preset gpu-large.
+#: Settings by name: a preset, and what they change of it.
 SETTINGS = {
-    "gpu-large": {},
-    "gpu-large, impala": {"loss": "impala"},
-    "gpu-large, impala, replay": {"loss": "impala", "replay_share": 0.25},
+    "gpu, async, lag 1": ("gpu", {"mode": "async", "lag": 1}),
+    "gpu-impala, no replay": ("gpu-impala", {"replay_share": 0.0}),
+    "gpu-impala": ("gpu-impala", {}),
 }
 
 
@@ -35,7 +35,7 @@ def table(counts: dict[str, Result]) -> str:
 def main(details: bool) -> None:
     """Counts all settings."""
     with LabelGpu() as gpu:
-        counts = {name: gpu.count(**options) for name, options in SETTINGS.items()}
+        counts = {name: gpu.count(*of) for name, of in SETTINGS.items()}
     print(table(counts))
     for name, result in counts.items() if details else ():
         print(f"\n{name}, the last update:")
