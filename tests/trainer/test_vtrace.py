@@ -418,6 +418,8 @@ def test_triton_kernel_in_its_interpreter():
     environment = os.environ | {"TRITON_INTERPRET": "1"}
     command = [sys.executable, "-c", INTERPRETED]
     run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    if "InterpreterError: TypeError('only 0-dimensional arrays" in run.stderr:
+        pytest.skip("the interpreter of Triton 3.6 does not support NumPy 2.5")
     assert run.returncode == 0, run.stderr
 
 

@@ -1,16 +1,17 @@
 """Rows of environments become unrolls here, and unrolls a `Batch`, on one device.
 
-Storage is one tensor per quantity, (K, S, ...): S slots, each one unroll of one
-environment, of K = burn_in + T + 1 rows. The last row closes the unroll and
-bootstraps it; this row and the burn_in rows before it are also the first rows of the
-environment's next slot. Full slots wait in a queue until the learner takes them, and
-return to the store when neither the learner nor replay needs them. Which slot and row
-each environment writes next is on the host, in NumPy arrays.
+There are S slots, each one unroll of one environment, of K = burn_in + T + 1 rows. The
+last row closes the unroll and bootstraps it; this row and the burn_in rows before it
+are also the first rows of the environment's next slot. Full slots wait in a queue until
+the learner takes them, and return to the store when neither the learner nor replay
+needs them. Which slot and row each environment writes next is on the host, in NumPy
+arrays.
 
-A row holds what the pool returned (reward, done and truncated that came with the
-observation, and whether an episode begins) and the decision made on it (action, logits,
-value, and the version of the weights that decided). The observations are in frames.py,
-each frame once.
+A row is two records: what the pool returned (reward, done and truncated that came with
+the observation, whether an episode begins, its level), and the decision made on it
+(action, logits, value, and the version of the weights that decided). One write stores a
+record for all rows of a batch; the columns are views. The observations are in
+frames.py, each frame once.
 """
 
 from __future__ import annotations
