@@ -423,6 +423,31 @@ def test_triton_kernel_in_its_interpreter():
     assert run.returncode == 0, run.stderr
 
 
+COMPILED = """
+import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+from trainer.learn.scan_triton import BLOCK, _kernel
+kinds = dict.fromkeys(("decay", "increment", "result"), "*fp32")
+kinds |= {"steps": "i32", "columns": "i32", "BLOCK": "constexpr"}
+source = ASTSource(fn=_kernel, signature=kinds, constexprs={"BLOCK": BLOCK})
+for capability in 80, 86, 89, 90, 100, 120:  # from Ampere to Blackwell
+    target = GPUTarget("cuda", capability, 32)
+    compiled = triton.compile(source, target=target, options={"num_warps": 1})
+    assert f"sm_{capability}" in compiled.asm["ptx"]
+    assert compiled.asm["cubin"].startswith(b"\x7fELF")
+"""
+
+
+@needs_triton
+def test_triton_kernel_compiles_for_every_gpu(tmp_path):
+    """Compiling needs no GPU."""
+    environment = os.environ | {"TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-c", COMPILED]
+    run = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert run.returncode == 0, run.stderr
+
+
 @needs_triton
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("shape", [(1, 1), (32, 64), (100, 45)])
