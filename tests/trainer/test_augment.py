@@ -181,7 +181,7 @@ def augmented_config(cost, **options):
     )  # fmt: skip
 
 
-def apart(config, updates=40):
+def apart(config, updates=80):
     """How far the outputs on augmented rows are from those on true ones."""
     batch = make_batch(config)
     learner = make_learner(config)
