@@ -5,8 +5,8 @@
 #     deploy/one-machine.sh --levels all --run-dir runs/all
 #
 # The arguments are flags of `python -m trainer.run` and override those set here. GPUS=2
-# uses two GPUs. Environments and batches are those of the preset
-# gpu-impala for one GPU, times the number of GPUs.
+# uses two GPUs. Environments and batches are those of the preset gpu-impala for one GPU,
+# times the number of GPUs.
 set -euo pipefail
 gpus=${GPUS:-$(python -c 'import torch; print(torch.cuda.device_count())')}
 if [ "$gpus" -lt 1 ]; then

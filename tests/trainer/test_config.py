@@ -493,3 +493,4 @@ def test_levels_look_as_far_ahead_whatever_the_frame_skip():
         assert config.learner.gamma ** (1 / skip) == pytest.approx(
             0.95 ** (1 / 6), abs=2e-4
         )
+    assert six.env.frame_skip != four.env.frame_skip

@@ -19,6 +19,7 @@ from trainer.machine.cuda import (
     HostToDevice,
     compiled,
     own_stream,
+    use_here,
 )
 
 CPU = torch.device("cpu")
@@ -69,6 +70,11 @@ def test_a_thread_of_a_numbered_gpu_works_on_that_gpu(fake):
     count = len(fake.calls)
     with own_stream(GPU):
         assert ("current device", GPU) not in fake.calls[count:]
+
+
+def test_on_a_cpu_nothing_is_announced(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "record_stream", lambda *of: pytest.fail("said"))
+    use_here(CPU, torch.zeros(1), slice(0, 3), np.zeros(3))
 
 
 class Adder:

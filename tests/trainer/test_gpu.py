@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from learners import flat
 from small_runs import differences, essence, run_in_parts
 
 from trainer import run
@@ -235,11 +236,6 @@ def test_moments_of_a_cpu_run_go_on(kind):
     device.update(store.batch(slots), 1000)
     assert np.isfinite(device.statistics()["loss/total"])
     device.close()
-
-
-def flat(model):
-    """All weights of a model."""
-    return torch.cat([p.detach().flatten() for p in model.parameters()])
 
 
 def assert_moved_alike(start, one, other):

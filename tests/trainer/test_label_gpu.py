@@ -8,6 +8,8 @@ the collecting thread drops rows (`Rows.acting` of batch 0) that its stream may 
 read, and the environments of these rows with a memory; today's runs have neither.
 """
 
+from contextlib import closing
+
 import pytest
 from label_gpu import build
 from label_gpu.client import LabelGpu
@@ -63,7 +65,7 @@ PLANTED = {
 
 @pytest.fixture(scope="module")
 def gpu():
-    with LabelGpu() as gpu:
+    with closing(LabelGpu()) as gpu:
         yield gpu
 
 

@@ -89,7 +89,6 @@ class Learner:
         self.augmentation = Augmentation(config.augmentation, config.env, device)
         self.frames = torch.empty(0)
         self.held: list[Tensor] = []
-        self._graphs = graphs
         self.entropy_coef = torch.tensor(c.entropy, device=device)
         self._lr_factor = 1.0
         self._statistics = Statistics(device)
@@ -145,7 +144,7 @@ class Learner:
         They are copied to where a recorded step reads them: one copy for an update
         instead of one for each of its steps.
         """
-        if not self._graphs:
+        if not self.learn_minibatch.records:
             self.held = list(fields)
         elif [held.shape for held in self.held] == [field.shape for field in fields]:
             torch._foreach_copy_(self.held, list(fields))

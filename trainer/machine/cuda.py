@@ -190,6 +190,11 @@ class Graphed:
         return recording.output
 
     @property
+    def records(self) -> bool:
+        """Whether calls are recorded; not after a failure or `close`."""
+        return self._enabled
+
+    @property
     def recorded(self) -> int:
         """Number of recorded graphs."""
         return sum(r.graph is not None for r in self._recordings.values())

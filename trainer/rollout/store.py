@@ -50,7 +50,7 @@ _RETURNED = np.dtype(
 )
 
 
-def _decided(num_actions: int) -> np.dtype[np.void]:
+def _decision_kind(num_actions: int) -> np.dtype[np.void]:
     """The record of the decision on a row; `decisions` makes it."""
     size = 20 + 4 * num_actions
     return np.dtype(
@@ -164,7 +164,7 @@ class Rollouts:
             num_envs, num_slots, self._last_row + 1, obs_shape, stack_num, device
         )
 
-        kinds = (_RETURNED, _decided(num_actions))
+        kinds = (_RETURNED, _decision_kind(num_actions))
         returned, decided = (
             torch.zeros(rows, kind.itemsize // 8, dtype=torch.int64, device=device)
             for kind in kinds
@@ -206,7 +206,7 @@ class Rollouts:
         """Approximate bytes of one slot, without the memory's state."""
         rows = burn_in + unroll + 1
         frames = frames_per_slot(rows, stack_num)
-        small = 8 * stack_num + _RETURNED.itemsize + _decided(16).itemsize
+        small = 8 * stack_num + _RETURNED.itemsize + _decision_kind(16).itemsize
         return frames * (int(np.prod(obs_shape)) // stack_num) + rows * small
 
     # -- writing --------------------------------------------------------------

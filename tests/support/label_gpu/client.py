@@ -8,7 +8,6 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple
 
 _SUPPORT = Path(__file__).parents[1]
@@ -41,10 +40,10 @@ class Result(NamedTuple):
 class LabelGpu:
     """A process that makes runs, one after the other."""
 
-    def __enter__(self) -> LabelGpu:
+    def __init__(self) -> None:
         paths = [str(_TREE), str(_SUPPORT), os.environ.get("PYTHONPATH", "")]
-        # Not a pipe, which would fill.
-        self._log = tempfile.TemporaryFile("w+")
+        # Not a pipe, which would fill. `close` closes it.
+        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
         self._process = subprocess.Popen(
             [sys.executable, "-m", "label_gpu"],
             stdin=subprocess.PIPE,
@@ -53,14 +52,9 @@ class LabelGpu:
             text=True,
             env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
         )
-        return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Ends the process."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()

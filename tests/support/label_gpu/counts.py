@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import fake_pools
+import pytest
 import small_runs
 
 from trainer.config.presets import preset
 from trainer.config.schema import PresetName
-from trainer.evaluation import protocol
-from trainer.session import build, training
+from trainer.session import training
 
 from .cuda import Cuda
 
@@ -74,10 +75,6 @@ def count(
                 self.last = now
             return super().recv()
 
-    def make_pool(config: Any, seed: int, **options: Any) -> Pool:
-        envs = config.num_envs
-        return Pool(envs, envs // config.groups, seed, steps=(10_000, 0))
-
     update = training.update
 
     def counted_update(run: Any) -> Any:
@@ -88,7 +85,8 @@ def count(
         last[:] = Counter(cuda.order.log).most_common()
         return batch
 
-    build.make_pool = protocol.make_pool = make_pool
+    kind = partial(Pool, steps=(10_000, 0))
+    small_runs.use_pools(pytest.MonkeyPatch(), kind)
     training.update = counted_update
     training.run_training(config)
     ((most, _),) = Counter(recvs[len(recvs) // 2 :]).most_common(1)

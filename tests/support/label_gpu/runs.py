@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import fake_pools
+import pytest
 import small_runs
 
-from trainer.evaluation import protocol
-from trainer.session import build, training
+from trainer.session import training
 
 from .cuda import Cuda
 
@@ -55,7 +55,8 @@ def run(
     if game:
         options = _OF_THE_GAME | options
     else:
-        build.make_pool = protocol.make_pool = partial(_make_pool, steps)
+        kind = partial(fake_pools.FakePool, steps=steps)
+        small_runs.use_pools(pytest.MonkeyPatch(), kind)
     config = small_runs.make_config(folder, **(_SMALL | options))
     if resumed_after:
         training.run_training(small_runs.change(config, max_steps=resumed_after))
@@ -77,16 +78,3 @@ class _Warnings(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage())
-
-
-def _make_pool(
-    steps: tuple[int, int] | None,
-    config: Any,
-    seed: int,
-    *,
-    asynchronous: bool = False,
-    **options: Any,
-) -> fake_pools.FakePool:
-    envs = config.num_envs
-    batch = envs // config.groups if asynchronous else envs
-    return fake_pools.FakePool(envs, batch, seed, steps=steps)

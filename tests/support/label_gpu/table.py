@@ -7,6 +7,7 @@ PYTHONPATH=tests/support python -m label_gpu.table --details  # and which lines
 from __future__ import annotations
 
 import sys
+from contextlib import closing
 
 from label_gpu.client import LabelGpu, Result
 
@@ -34,7 +35,7 @@ def table(counts: dict[str, Result]) -> str:
 
 def main(details: bool) -> None:
     """Counts all settings."""
-    with LabelGpu() as gpu:
+    with closing(LabelGpu()) as gpu:
         counts = {name: gpu.count(*of) for name, of in SETTINGS.items()}
     print(table(counts))
     for name, result in counts.items() if details else ():
