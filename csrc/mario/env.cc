@@ -248,7 +248,7 @@ void Env::RunFrameOfStep(StepProgress* step, Scratch& scratch) {
       IsObserved(*step) &&
       (!maximum || (drawn.kept != 0 && drawn.kept == number - 1));
   if (making) {
-    canvas = scratch.pictures.Make(maximum);
+    canvas = scratch.pictures.Make(&observation_, maximum);
     drawn.made = number;
   } else if (IsObserved(*step)) {
     canvas = scratch.pictures.Keep();
@@ -339,12 +339,13 @@ void Env::RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch) {
       MakeFrames(drawn, scratch);
     }
   }
-  observation_.Push({scratch.pictures.frames(), game_.console().ram()});
+  observation_.Push(game_.console().ram());
 }
 
-void Env::MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const {
+void Env::MakeFrames(const DrawnFrames& drawn, Scratch& scratch) {
   const uint64_t newest = game_.frames();
   if (drawn.made != 0 && drawn.made == newest) return;
+  observation_.bands().known = 0;  // they may be of another frame of the step
   const bool maximum = shared_->observation().pictures() == 2;
   int age = 0;  // of the frame that is made
   if (maximum && drawn.kept != 0 && drawn.kept == newest) {
@@ -353,7 +354,7 @@ void Env::MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const {
     Redraw(game_.record(1), &scratch.redraw_console, scratch.pictures.Keep());
   }
   Redraw(game_.record(age), &scratch.redraw_console,
-         scratch.pictures.Make(maximum));
+         scratch.pictures.Make(&observation_, maximum));
   scratch.pictures.Finish();
 }
 

@@ -182,8 +182,8 @@ class Env {
   EndReason FindEnd(const RamView& view, const StepStats& stats) const;
   void ReadInfo(const RamView& view);
   void RedrawAndObserve(const DrawnFrames& drawn, Scratch& scratch);
-  void MakeFrames(const DrawnFrames& drawn, Scratch& scratch) const;
-  void MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) const;
+  void MakeFrames(const DrawnFrames& drawn, Scratch& scratch);
+  void MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch);
   void LoadGame(const SnapshotParts& parts);
 
   std::shared_ptr<const Shared> shared_;

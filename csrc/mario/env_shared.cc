@@ -289,16 +289,17 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
                  config_.cut_waits);
   point.state = game.console().state();
   for (int age = 0; age < 2; ++age) point.records[age] = game.record(age);
+  point.observation.emplace(observation_);
   Pictures pictures(observation_, timing_);
   nes::Console console(cartridge_, timing_, engine_);
   const bool maximum = observation_.pictures() == 2;
   if (maximum) Redraw(point.records[1], &console, pictures.Keep());
   if (observation_.pictures() > 0) {
-    Redraw(point.records[0], &console, pictures.Make(maximum));
+    Redraw(point.records[0], &console,
+           pictures.Make(&*point.observation, maximum));
     pictures.Finish();
   }
-  point.observation.emplace(observation_);
-  point.observation->Push({pictures.frames(), point.state.ram});
+  point.observation->Push(point.state.ram);
   point.observation->FillWithNewest();
   return point;
 }

@@ -147,30 +147,8 @@ bool ObservationSpec::IsPlausible(const uint8_t* frames) const {
 
 std::vector<const preprocess::FrameMaker*> ObservationSpec::makers() const {
   std::vector<const preprocess::FrameMaker*> makers;
-  for (const Part& part : parts_) {
-    if (part.maker != nullptr) makers.push_back(part.maker.get());
-  }
+  for (const Part& part : parts_) makers.push_back(part.maker.get());
   return makers;
-}
-
-void ObservationSpec::MakeFrame(const Part& part, FrameSources* sources,
-                                uint8_t* out) {
-  switch (part.kind) {
-    case Kind::kGray:
-    case Kind::kRgb:
-      std::memcpy(out, sources->frames, part.frame_bytes);
-      sources->frames += part.frame_bytes;
-      break;
-    case Kind::kRam:
-      std::memcpy(out, sources->ram, kRamBytes);
-      break;
-    case Kind::kTiles:
-      MakeTiles(sources->ram, out);
-      break;
-    case Kind::kMotion:
-      MakeMotion(sources->ram, reinterpret_cast<int8_t*>(out));
-      break;
-  }
 }
 
 Observation::Observation(const ObservationSpec& spec) : spec_(&spec) {
@@ -179,9 +157,24 @@ Observation::Observation(const ObservationSpec& spec) : spec_(&spec) {
   }
 }
 
-void Observation::Push(FrameSources sources) {
+void Observation::Push(const uint8_t* ram) {
   for (size_t i = 0; i < stacks_.size(); ++i) {
-    ObservationSpec::MakeFrame(spec_->parts_[i], &sources, stacks_[i].Push());
+    uint8_t* const out = stacks_[i].next();
+    switch (spec_->parts_[i].kind) {
+      case ObservationSpec::Kind::kGray:
+      case ObservationSpec::Kind::kRgb:
+        break;
+      case ObservationSpec::Kind::kRam:
+        std::memcpy(out, ram, kRamBytes);
+        break;
+      case ObservationSpec::Kind::kTiles:
+        MakeTiles(ram, out);
+        break;
+      case ObservationSpec::Kind::kMotion:
+        MakeMotion(ram, reinterpret_cast<int8_t*>(out));
+        break;
+    }
+    stacks_[i].Push();
   }
 }
 
@@ -203,6 +196,7 @@ void Observation::CopyTo(uint8_t* out) const {
 }
 
 void Observation::CopyFrom(const uint8_t* in) {
+  bands_.known = 0;
   for (auto& stack : stacks_) {
     stack.CopyFrom(in);
     in += stack.bytes();

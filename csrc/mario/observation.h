@@ -1,6 +1,6 @@
 // Observations, in the parts that `obs_type` names: pictures, work RAM, tiles,
-// motion. A part is made from the last pictures (see pictures.h) or from RAM
-// only. If no part is a picture, nothing is drawn.
+// motion. Pictures make their parts in place (see pictures.h), the other parts
+// are made from RAM. If no part is a picture, nothing is drawn.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "mario/config.h"
+#include "nes/canvas.h"
 #include "pool/spec.h"
 #include "preprocess/frame.h"
 
@@ -24,18 +25,15 @@ class FrameStack {
         frame_bytes_(frame_bytes),
         data_(static_cast<size_t>(frames) * frame_bytes) {}
 
-  /// Drops the oldest frame; returns the memory for the newest frame.
-  uint8_t* Push() {
-    uint8_t* slot = data_.data() + oldest_ * frame_bytes_;
-    oldest_ = oldest_ + 1 == frames_ ? 0 : oldest_ + 1;
-    return slot;
-  }
+  /// The memory of the oldest frame, which Push makes the newest.
+  uint8_t* next() { return data_.data() + oldest_ * frame_bytes_; }
+  const uint8_t* newest() const { return data_.data() + last() * frame_bytes_; }
+  void Push() { oldest_ = oldest_ + 1 == frames_ ? 0 : oldest_ + 1; }
   /// Makes every frame equal to the newest.
   void FillWithNewest() {
-    const int newest = oldest_ == 0 ? frames_ - 1 : oldest_ - 1;
-    const uint8_t* source = data_.data() + newest * frame_bytes_;
+    const uint8_t* source = newest();
     for (int i = 0; i < frames_; ++i) {
-      if (i == newest) continue;
+      if (i == last()) continue;
       std::memcpy(data_.data() + i * frame_bytes_, source, frame_bytes_);
     }
   }
@@ -54,16 +52,12 @@ class FrameStack {
   }
 
  private:
+  int last() const { return (oldest_ == 0 ? frames_ : oldest_) - 1; }
+
   int frames_;
   size_t frame_bytes_;
   int oldest_ = 0;
   std::vector<uint8_t> data_;
-};
-
-/// The data that frames of all parts are made from.
-struct FrameSources {
-  const uint8_t* frames;  // Pictures::frames(), if any part is a picture
-  const uint8_t* ram;     // 2 KiB
 };
 
 /// The parts of an observation; immutable, shared by all environments.
@@ -77,7 +71,7 @@ class ObservationSpec {
   std::vector<pool::Field> Fields() const;
   /// How many of the last pictures the observation needs: 0, 1 or 2.
   int pictures() const { return pictures_; }
-  /// The frame makers of the parts that are pictures.
+  /// The frame maker of each part; nullptr if it is no picture.
   std::vector<const preprocess::FrameMaker*> makers() const;
   /// Size of an observation: all frames of all parts.
   size_t bytes() const;
@@ -98,7 +92,6 @@ class ObservationSpec {
   };
 
   Part MakePart(Kind kind, const Config& config) const;
-  static void MakeFrame(const Part& part, FrameSources* sources, uint8_t* out);
 
   std::vector<Part> parts_;
   int pictures_ = 0;
@@ -110,13 +103,20 @@ class Observation {
  public:
   explicit Observation(const ObservationSpec& spec);
 
-  /// Adds a frame to each part and drops the oldest frame of each part.
-  void Push(FrameSources sources);
+  /// Adds a frame to each part and drops the oldest frame of each part. The
+  /// frames of pictures are in next(), the others are made from work RAM.
+  void Push(const uint8_t* ram);
   /// Makes every frame equal to the newest.
   void FillWithNewest();
   /// Writes part i to the row's field i.
   void Write(const pool::Row& row) const;
   size_t parts() const { return stacks_.size(); }
+  /// The memory in which part i, a picture, is made before Push.
+  uint8_t* next(size_t i) { return stacks_[i].next(); }
+  const uint8_t* newest(size_t i) const { return stacks_[i].newest(); }
+  /// What the newest picture shows, from the drawing of the newest to the
+  /// drawing of the next; to be forgotten if a drawn picture is not pushed.
+  nes::Bands& bands() { return bands_; }
 
   /// Copies all frames of all parts, oldest first.
   void CopyTo(uint8_t* out) const;
@@ -126,6 +126,7 @@ class Observation {
  private:
   const ObservationSpec* spec_;
   std::vector<FrameStack> stacks_;
+  nes::Bands bands_;
 };
 
 }  // namespace mario

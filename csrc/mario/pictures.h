@@ -1,7 +1,8 @@
 // The memory in which a worker draws observations. The PPU's lines of the
 // newest frame go directly into the resize, row by row of the result; a full
-// picture is never stored. With frame_max, the earlier of the two frames is
-// kept as lines of brightness.
+// picture is never stored. Rows over bands that show the same as in the frame
+// before (nes::Bands) are neither drawn nor resized, but copied. With
+// frame_max, the earlier of the two frames is kept as lines of brightness.
 #pragma once
 
 #include <cstddef>
@@ -24,18 +25,15 @@ class Pictures {
 
   /// The canvas for a frame that is kept until the next one is drawn.
   nes::Canvas* Keep() { return &kept_; }
-  /// The canvas for a frame that is made; with `maximum`, it is combined with
-  /// the kept frame.
-  nes::Canvas* Make(bool maximum);
+  /// The canvas for the next frame of an observation; with `maximum`, it is
+  /// combined with the kept frame.
+  nes::Canvas* Make(Observation* observation, bool maximum);
   /// To be called after the console has run that frame.
   void Finish() { made_.Complete(); }
-  /// Makes the frames from two pictures of palette indices; `previous` may be
-  /// null.
-  void MakeOf(const uint8_t* indices, const uint8_t* previous);
-
-  /// The frames that were made last, one after the other: one for each part of
-  /// the observation that is a picture.
-  const uint8_t* frames() const { return frames_.data(); }
+  /// Makes the next frame from two pictures of palette indices; `previous` may
+  /// be null.
+  void MakeOf(const uint8_t* indices, const uint8_t* previous,
+              Observation* observation);
 
  private:
   /// Lines of brightness of all channels of all parts.
@@ -49,25 +47,45 @@ class Pictures {
   /// Lines that become rows of the frames as soon as they are drawn.
   class Rows : public Memory {
    public:
-    void Begin(Pictures* owner, const Memory* maximum);
+    void Begin(Pictures* owner, Observation* observation,
+               const Memory* maximum);
     void Finished(int begin, int end) override;
+    void Repeated(uint32_t bands) override;
     void Complete();
 
    private:
     void Take(int begin, int end);
+    void MakeRows(int row, int end, bool repeated);
+    bool IsRepeated(int row) const {
+      const uint32_t bands = owner_->rows_[static_cast<size_t>(row)].bands;
+      return bands != 0 && (bands & ~repeated_) == 0;
+    }
 
     Pictures* owner_ = nullptr;
+    Observation* observation_ = nullptr;
     const Memory* maximum_ = nullptr;
     int row_ = 0;    // next row of the frames to make
     int begin_ = 0;  // the lines before it have been taken
+    uint32_t repeated_ = 0;
+    bool wanted_[preprocess::kSourceHeight];
+  };
+  using Range = preprocess::FrameMaker::Range;
+  /// The lines under a row of the frames, and their bands as bits.
+  struct Row {
+    Range lines;
+    uint32_t bands;
   };
 
+  // Of each part of the observation; nullptr if it is no picture. All have the
+  // same rows.
   std::vector<const preprocess::FrameMaker*> makers_;
+  std::vector<Row> rows_;
+  // The lines under all rows over each band.
+  Range near_[nes::kBands] = {};
   // If lines arrive in any order, rows are made when all lines are drawn.
   const bool in_order_;
   bool wanted_[preprocess::kSourceHeight] = {};
   std::vector<uint8_t> colours_;  // (planes, 64)
-  std::vector<uint8_t> frames_;
   Memory kept_;
   Rows made_;
 };

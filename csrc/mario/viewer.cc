@@ -40,7 +40,7 @@ void Env::RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch) {
   CountFrameOfStep(step);
 }
 
-void Env::MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) const {
+void Env::MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) {
   const int count = shared_->observation().pictures();
   const uint8_t* pictures[2] = {nullptr, nullptr};
   for (int age = 0; age < count; ++age) {
@@ -51,7 +51,7 @@ void Env::MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) const {
     }
     pictures[age] = pixels;
   }
-  scratch.pictures.MakeOf(pictures[0], pictures[1]);
+  scratch.pictures.MakeOf(pictures[0], pictures[1], &observation_);
 }
 
 void Env::Render(Scratch& scratch, uint8_t* rgb) const {

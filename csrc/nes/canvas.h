@@ -1,4 +1,5 @@
-// The memory in which the PPU draws, and the notification of finished lines.
+// The memory in which the PPU draws, the notification of finished lines, and
+// what a picture showed, from which the PPU finds what the next one repeats.
 #pragma once
 
 #include <cstddef>
@@ -7,6 +8,23 @@
 namespace nes {
 
 constexpr int kLineWidth = 256;
+/// Eight lines are a band; a row of tiles is one if it is not scrolled in y.
+constexpr int kBands = 30;
+
+/// The bands of a picture that were one row of tiles without a sprite.
+struct Bands {
+  struct Band {
+    // 48 bytes that are compared: tiles, their palettes, bits of $2000, $2001.
+    uint8_t names[36];
+    uint8_t attributes[9];  // two bits for two tiles
+    uint8_t settings, reserved[2];
+    uint8_t scroll;  // pixels, within four tiles
+    bool plain;      // of one colour, so that the scroll does not matter
+    uint8_t colours[16];
+  };
+  Band band[kBands];
+  uint32_t known = 0;  // a bit for each band
+};
 
 /// Memory for the lines of a picture, in one or several planes, and the byte
 /// that each of the 64 colours is written as in each plane. If it has fewer
@@ -23,6 +41,10 @@ class Canvas {
   /// Called when the lines [begin, end) are complete, at most eight at a time,
   /// or when none of them is wanted.
   virtual void Finished(int /*begin*/, int /*end*/) {}
+
+  /// Called before the lines of these bands are drawn, if `before` is set: they
+  /// are as in the picture before. The canvas may then want fewer lines.
+  virtual void Repeated(uint32_t /*bands*/) {}
 
   uint8_t* at(int plane, int line) const {
     return lines + static_cast<size_t>(plane) * plane_bytes +
@@ -45,6 +67,8 @@ class Canvas {
   const uint8_t* colours = nullptr;
   /// (240,): the lines that are wanted; nullptr: all.
   const bool* wanted = nullptr;
+  /// The picture before, replaced by this one while it is drawn; or nullptr.
+  Bands* before = nullptr;
 };
 
 }  // namespace nes

@@ -146,6 +146,16 @@ class Console {
   unsigned IrqVector(uint64_t end);
   void StealDmcCycles();
   void UpdateLimit();
+  /// The values of the PPU on which the limit depends.
+  struct PpuTimes {
+    uint64_t frame_dot, nmi_dot;
+    bool rendering;
+    bool operator==(const PpuTimes&) const = default;
+  };
+  PpuTimes TimesOfPpu() const {
+    return {state_.ppu.frame_dot, state_.ppu.nmi_dot,
+            (state_.ppu.mask & 0x18) != 0};
+  }
   void LimitToIrq(uint64_t earliest);
   uint16_t PeekWord(unsigned address) const;
 

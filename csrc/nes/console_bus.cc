@@ -40,9 +40,10 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
   // The bus is not driven: its last byte was the high byte of the address.
   const auto open_bus = static_cast<uint8_t>(address >> 8);
   if (address < 0x4000) {
+    const PpuTimes before = TimesOfPpu();
     const uint8_t value = ppu_.ReadRegister(address, cycle);
     has_polled_ = true;
-    UpdateLimit();
+    if (TimesOfPpu() != before) UpdateLimit();
     return value;
   }
   if (address == 0x4015) {
@@ -61,6 +62,8 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
 
 unsigned Console::WriteIo(unsigned address, uint8_t value, uint64_t cycle) {
   unsigned halted = 0;
+  const PpuTimes before = TimesOfPpu();
+  bool limit_moves = false;
   if (address < 0x4000) {
     ppu_.WriteRegister(address, value, cycle);
   } else if (address == 0x4014) {
@@ -69,11 +72,12 @@ unsigned Console::WriteIo(unsigned address, uint8_t value, uint64_t cycle) {
     WriteStrobe(value);
   } else if (address < 0x4018) {
     apu_.WriteRegister(address, value, cycle);
+    limit_moves = address >= 0x4010;  // the DMC's, and those of interrupts
   } else if (address >= 0x6000) {
     if (prg_ram_.empty()) prg_ram_.resize(kPrgRamBytes);
     prg_ram_[address & (kPrgRamBytes - 1)] = value;
   }
-  UpdateLimit();
+  if (limit_moves || TimesOfPpu() != before) UpdateLimit();
   return halted;
 }
 

@@ -94,6 +94,12 @@ uint32_t Ppu::FrameDots() const { return kDotsPerFrame - DotSkipped(); }
 uint32_t Ppu::Line0() const { return kFirstLine - DotSkipped(); }
 
 void Ppu::CatchUp(uint64_t dot) {
+  // Nothing happens in the vertical blank, where most registers are written.
+  if (dot < s_.frame_dot + s_.position) return;
+  if (s_.position > kVblankRises && dot < s_.frame_dot + kFlagsFall) {
+    s_.position = static_cast<uint32_t>(dot + 1 - s_.frame_dot);
+    return;
+  }
   while (s_.frame_dot + s_.position <= dot) {
     const uint64_t target = dot + 1 - s_.frame_dot;
     const uint32_t frame = FrameDots();
@@ -284,6 +290,9 @@ uint32_t Ppu::HitOnLine(int line, int first_x, uint16_t v) const {
   const uint8_t* sprite = s_.oam;
   const uint8_t* row =
       TileRow(SpriteRowAddress(sprite, line - sprite[0] - 1), 0);
+  uint64_t pixels;
+  std::memcpy(&pixels, row, sizeof(pixels));
+  if (pixels == 0) return kNone;
   const bool clipped = (s_.mask & 0x06) != 0x06;
   for (int i = 0; i < 8; ++i) {
     const int x = sprite[3] + i;
@@ -304,20 +313,29 @@ uint32_t Ppu::HitOnLine(int line, int first_x, uint16_t v) const {
 }
 
 void Ppu::FindSprites() {
-  std::memset(sprites_.count, 0, sizeof(sprites_.count));
-  sprites_.crowded = false;
+  constexpr uint64_t kOnes = 0x0101010101010101u;
+  sprites_ = {};
   const int height = SpriteHeight();
   for (int i = 0; i < 64; ++i) {
     const int y = s_.oam[i * 4];
-    const int end = std::min(y + height, 240);
-    for (int line = y; line < end; ++line) {
-      const uint8_t n = sprites_.count[line]++;
-      if (n < 8) {
-        sprites_.index[line][n] = static_cast<uint8_t>(i);
-      }
-      sprites_.crowded |= n >= 7;
+    if (y >= 240) continue;
+    for (int line = y; line < y + height; line += 8) {  // one byte per line
+      uint64_t counts;
+      std::memcpy(&counts, sprites_.count + line, sizeof(counts));
+      counts += kOnes;
+      std::memcpy(sprites_.count + line, &counts, sizeof(counts));
+    }
+    for (int row = (y + 1) / 8; row <= (y + height) / 8; ++row) {
+      sprites_.in_row[row] |= uint64_t{1} << i;
     }
   }
+  uint64_t eight_or_more = 0;
+  for (int line = 0; line < 240; line += 8) {
+    uint64_t counts;
+    std::memcpy(&counts, sprites_.count + line, sizeof(counts));
+    eight_or_more |= counts + kOnes * (0x80 - 8);  // bit 7 of each byte
+  }
+  sprites_.crowded = eight_or_more & kOnes << 7;
   sprites_known_ = true;
 }
 

@@ -75,9 +75,9 @@ class Ppu {
  private:
   // The sprites that the evaluation on each line finds for the next line.
   struct LineSprites {
-    uint8_t count[240];  // all sprites in range, also beyond eight
-    uint8_t index[240][8];
-    bool crowded;  // some line has eight or more
+    uint8_t count[256 + 16];  // all sprites in range; those from 240 on unused
+    uint64_t in_row[32];  // those that touch each eight lines of the picture
+    bool crowded;         // some line has eight or more
   };
 
   bool Rendering() const { return s_.mask & 0x18; }
@@ -104,6 +104,10 @@ class Ppu {
   // ppu_draw.cc
   struct LinesOut;
   void RunLines(int line, int lines);
+  void FindRepeated(int line, int end);
+  bool IsRepeated(int band);
+  static bool IsSame(const Bands::Band& now, const Bands::Band& last);
+  bool IsPlain(const Bands::Band& band) const;
   void DrawLines(int line, int count);
   void DrawSegment(int line, int x_begin, int x_end);
   void DrawAndCopy(int line, int count, int x_begin, int x_end);
@@ -112,7 +116,8 @@ class Ppu {
   void FillLines(uint8_t* const* lines, int count, int plane) const;
   void FindColours();
   void FindRowTiles();
-  void DrawSprites(int line, int k, const LinesOut& out);
+  void DrawSprites(int line, int count, const LinesOut& out);
+  uint64_t SpritesDrawn(int line) const;
   void DrawWrappedSprites(const LinesOut& out);
   void DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
                   const LinesOut& out);
@@ -156,7 +161,9 @@ class Ppu {
   uint32_t hit_ = 0;
   uint32_t overflow_ = 0;
   uint32_t row_key_ = 0;
-  // The byte that each palette entry is written as, in each plane.
+  // The colour of each palette entry, and the byte it is written as in each
+  // plane.
+  uint8_t entries_[32] = {};
   uint8_t colours_[Canvas::kMostPlanes][32] = {};
   // The current row of tiles: the offset of each decoded tile from row_base_,
   // for nine groups of four columns; row_first_ is the first visible tile.

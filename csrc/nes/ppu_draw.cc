@@ -1,5 +1,7 @@
 // Draws rows of tiles, with sprites over them, onto a canvas; see ppu.h.
 #include <algorithm>
+#include <bit>
+#include <cstddef>
 #include <cstring>
 
 #include "nes/opcodes.h"
@@ -53,6 +55,7 @@ void Ppu::RunLines(int line, int lines) {
     return;
   }
   const int end = line + lines;
+  if (canvas_->before != nullptr) FindRepeated(line, end);
   const bool* wanted = canvas_->wanted;
   while (line < end) {
     int count = end - line;
@@ -64,11 +67,112 @@ void Ppu::RunLines(int line, int lines) {
       // After this line, x of v is that of t.
       const bool alone = Rendering() && ((s_.v ^ s_.t) & 0x041F) != 0;
       count = alone ? 1 : std::min(count, 8 - (s_.v >> 12 & 7));
+      while (wanted != nullptr && !wanted[line + count - 1]) --count;
       DrawLines(line, count);
     }
     if (Rendering()) StepLines(count);
     line += count;
   }
+}
+
+// Finds the bands of whole lines that are as in the picture before.
+void Ppu::FindRepeated(int line, int end) {
+  const uint16_t v = s_.v;
+  uint32_t repeated = 0;
+  while (line < end) {
+    const int band = line / 8;
+    const int next = std::min(end, band * 8 + 8);
+    const uint32_t bit = 1u << band;
+    if (next - line == 8 && IsRepeated(band)) {
+      repeated |= bit;
+    } else if (next - line < 8) {
+      canvas_->before->known &= ~bit;
+    }
+    if (Rendering()) StepLines(next - line);
+    line = next;
+  }
+  s_.v = v;
+  if (repeated != 0) canvas_->Repeated(repeated);
+}
+
+// Whether a band, which begins at v, is as in the picture before; remembers it
+// for the next picture.
+bool Ppu::IsRepeated(int band) {
+  Bands& before = *canvas_->before;
+  const uint32_t bit = 1u << band;
+  const bool was_known = before.known & bit;
+  before.known &= ~bit;
+  // After the first line, x of v is that of t.
+  if (!(s_.mask & 0x08) || s_.v >> 12 != 0 || ((s_.v ^ s_.t) & 0x041F) != 0 ||
+      !chr_ram_.empty()) {
+    return false;
+  }
+  if (s_.mask & 0x10) {
+    if (!sprites_known_) FindSprites();
+    if (sprites_.in_row[band] != 0) return false;
+  }
+  const unsigned row = s_.v >> 5 & 31, x = s_.v & 28;
+  const unsigned shift = (row & 2) << 1;
+  uint8_t names[64], attributes[16];  // of both nametables
+  for (unsigned i = 0; i < 2; ++i) {
+    const unsigned base = (s_.v ^ i << 10) & 0x0C00u;
+    const uint8_t* table = s_.nametable + NametableIndex(0x2000u | base);
+    std::memcpy(names + i * 32, table + row * 32, 32);
+    std::memcpy(attributes + i * 8, table + 0x3C0 + (row >> 2) * 8, 8);
+  }
+  Bands::Band now = {};
+  std::memcpy(now.names, names + x, sizeof(now.names));
+  Store8(now.attributes, Load8(attributes + x / 4) >> shift & kOnes * 15);
+  now.attributes[8] = attributes[x / 4 + 8] >> shift & 15;
+  now.settings = static_cast<uint8_t>((s_.mask & 0x0F) | (s_.ctrl & 0x10));
+  now.scroll = static_cast<uint8_t>((s_.v & 3) * 8 + s_.fine_x);
+  if (!colours_known_) FindColours();
+  std::memcpy(now.colours, entries_, sizeof(now.colours));
+  Bands::Band& last = before.band[band];
+  before.known |= bit;
+  if (was_known && IsSame(now, last)) {
+    std::memcpy(last.colours, now.colours, sizeof(now.colours));
+    return true;
+  }
+  now.plain = IsPlain(now);
+  last = now;
+  return false;
+}
+
+// Whether two bands show the same.
+bool Ppu::IsSame(const Bands::Band& now, const Bands::Band& last) {
+  uint64_t other = 0;
+  for (int i = 0; i < 48; i += 8) {
+    other |= Load8(now.names + i) ^ Load8(last.names + i);
+  }
+  if (other != 0 || (now.scroll != last.scroll && !last.plain)) return false;
+  if (std::memcmp(now.colours, last.colours, sizeof(now.colours)) == 0) {
+    return true;
+  }
+  for (const uint8_t palettes : now.attributes) {
+    for (const int at : {(palettes & 3) * 4, (palettes >> 2) * 4}) {
+      if (std::memcmp(now.colours + at, last.colours + at, 4) != 0)
+        return false;
+    }
+  }
+  return true;
+}
+
+// Whether a band is of one tile, and that of one colour.
+bool Ppu::IsPlain(const Bands::Band& band) const {
+  const uint8_t name = band.names[0], palettes = band.attributes[0];
+  for (const uint8_t other : band.names) {
+    if (other != name) return false;
+  }
+  const uint8_t* tile = tiles_ + ((s_.ctrl & 0x10u) * 16 + name) * kTileBytes;
+  for (int i = 1; i < kTileAttributeBytes; ++i) {
+    if (tile[i] != tile[0]) return false;
+  }
+  if (tile[0] == 0) return true;  // transparent
+  for (const uint8_t other : band.attributes) {
+    if (other != palettes) return false;
+  }
+  return (palettes & 3) == palettes >> 2;
 }
 
 void Ppu::DrawLines(int line, int count) {
@@ -88,6 +192,7 @@ void Ppu::DrawLines(int line, int count) {
 
 void Ppu::DrawSegment(int line, int x_begin, int x_end) {
   if (x_begin >= x_end) return;
+  if (canvas_->before != nullptr) canvas_->before->known &= ~(1u << line / 8);
   if (canvas_->wanted == nullptr || canvas_->wanted[line]) {
     DrawAndCopy(line, 1, x_begin, x_end);
   }
@@ -128,21 +233,18 @@ void Ppu::DrawTo(const LinesOut& out, int line, int count) {
   }
   if (!(s_.mask & 0x10)) return;
   if (!sprites_known_) FindSprites();
-  for (int k = 0; k < count; ++k) {
-    if (line + k > 0) {
-      DrawSprites(line + k, k, out);
-    } else if (s_.wrapped != 0) [[unlikely]] {
-      DrawWrappedSprites(out);
-    }
-  }
+  DrawSprites(line, count, out);
+  if (line == 0 && s_.wrapped != 0) [[unlikely]]
+    DrawWrappedSprites(out);
 }
 
 void Ppu::FindColours() {
   const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
+  for (int i = 0; i < 32; ++i)
+    entries_[i] = s_.palette[i & 3 ? i : 0] & visible;
   for (int plane = 0; plane < canvas_->planes; ++plane) {
     for (int i = 0; i < 32; ++i) {
-      const uint8_t colour = s_.palette[i & 3 ? i : 0] & visible;
-      colours_[plane][i] = canvas_->Write(plane, colour);
+      colours_[plane][i] = canvas_->Write(plane, entries_[i]);
     }
   }
   colours_known_ = true;
@@ -207,15 +309,36 @@ void Ppu::FindRowTiles() {
   }
 }
 
-// Draws the sprites that the evaluation on the previous line has found.
-void Ppu::DrawSprites(int line, int k, const LinesOut& out) {
+// Draws the sprites that the evaluation on the line before each line has found.
+void Ppu::DrawSprites(int line, int count, const LinesOut& out) {
+  const int end = line + count, height = SpriteHeight();
+  uint64_t left = sprites_.in_row[line >> 3] | sprites_.in_row[(end - 1) >> 3];
   // From the last to the first, because earlier sprites cover later ones.
-  for (int n = std::min<int>(sprites_.count[line - 1], 8) - 1; n >= 0; --n) {
-    const uint8_t* sprite = s_.oam + sprites_.index[line - 1][n] * 4;
-    const uint64_t pixels = Load8(TileRow(
-        SpriteRowAddress(sprite, line - 1 - sprite[0]), sprite[2] & 3u));
-    DrawSprite(sprite, pixels, k, out);
+  while (left != 0) {
+    const int i = 63 - std::countl_zero(left);
+    left ^= uint64_t{1} << i;
+    const uint8_t* sprite = s_.oam + i * 4;
+    const int first = sprite[0] + 1;
+    const int last = std::min(end, first + height);
+    for (int at = std::max(line, first); at < last; ++at) {
+      if (sprites_.count[at - 1] > 8 && !(SpritesDrawn(at) >> i & 1)) continue;
+      const uint64_t pixels =
+          Load8(TileRow(SpriteRowAddress(sprite, at - first), sprite[2] & 3u));
+      DrawSprite(sprite, pixels, at - line, out);
+    }
   }
+}
+
+// The first eight sprites in range of a line, as bits.
+uint64_t Ppu::SpritesDrawn(int line) const {
+  uint64_t drawn = 0, left = sprites_.in_row[line >> 3];
+  for (int found = 0; found < 8 && left != 0; left &= left - 1) {
+    const int i = std::countr_zero(left), row = line - 1 - s_.oam[i * 4];
+    if (row < 0 || row >= SpriteHeight()) continue;
+    drawn |= uint64_t{1} << i;
+    ++found;
+  }
+  return drawn;
 }
 
 // Draws eight pixels at once, one byte each: `pixels` is a row of the sprite's

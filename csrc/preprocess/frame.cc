@@ -110,9 +110,8 @@ void FrameMaker::FindNeededLines() {
       begin = nearest_rows_[i];
       end = begin + 1;
     }
-    row_ends_.push_back(end);
     most = std::max(most, end - begin);
-    for (int y = std::max(begin, black_rows_); y < end; ++y) needed_[y] = true;
+    lines_under_.push_back({std::clamp(black_rows_, begin, end), end});
   }
   most += kLinesAtOnce + 8;
   lines_kept_ =
@@ -213,10 +212,14 @@ void FrameMaker::Make(const uint8_t* indices, const uint8_t* previous,
   const auto mask = static_cast<unsigned>(lines_kept_) - 1;
   std::memset(memory, 0, (mask + 1) * size_t{kLineStride});
   const Lines plane{memory, 0, mask};
+  bool needed[kSourceHeight] = {};
+  for (const Range& lines : lines_under_) {
+    std::fill(needed + lines.begin, needed + lines.end, true);
+  }
   for (int c = 0; c < channels(); ++c) {
     int row = 0;
     for (int y = 0; y < kSourceHeight; ++y) {
-      if (needed_[y]) {
+      if (needed[y]) {
         const int at = y * kSourceWidth;
         BrightLine(luts_[c].data(), indices + at,
                    previous == nullptr ? nullptr : previous + at,
@@ -232,20 +235,29 @@ void FrameMaker::Make(const uint8_t* indices, const uint8_t* previous,
 }
 
 int FrameMaker::RowsBefore(int row, int end) const {
-  while (row < spec_.height && row_ends_[row] <= end) ++row;
+  while (row < spec_.height && lines_under_[row].end <= end) ++row;
   return row;
 }
 
-int FrameMaker::MakeRows(int row, int end, const Lines& lines,
-                         uint8_t* out) const noexcept {
-  const int row_end = RowsBefore(row, end);
+void FrameMaker::MakeRows(int row, int end, const Lines& lines,
+                          uint8_t* out) const noexcept {
   Lines plane = lines;
   for (int c = 0; c < channels(); ++c) {
-    MakePlaneRows(row, row_end, plane, out);
+    MakePlaneRows(row, end, plane, out);
     plane.first += lines.plane_bytes;
     out += static_cast<size_t>(spec_.height) * spec_.width;
   }
-  return row_end;
+}
+
+void FrameMaker::CopyRows(int row, int end, const uint8_t* from,
+                          uint8_t* out) const noexcept {
+  if (from == out) return;
+  const auto width = static_cast<size_t>(spec_.width);
+  size_t at = static_cast<size_t>(row) * width;
+  for (int c = 0; c < channels(); ++c) {
+    std::memcpy(out + at, from + at, static_cast<size_t>(end - row) * width);
+    at += static_cast<size_t>(spec_.height) * width;
+  }
 }
 
 void FrameMaker::MakePlaneRows(int row, int end, const Lines& plane,

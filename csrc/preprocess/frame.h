@@ -101,14 +101,20 @@ class FrameMaker {
 
   /// (channels, 64): the brightness of each palette index.
   const uint8_t* colours() const { return luts_[0].data(); }
-  /// Whether line `y` of a picture changes the frame.
-  bool NeedsLine(int y) const { return needed_[static_cast<size_t>(y)]; }
+  int height() const { return spec_.height; }
+  /// The lines [begin, end) of a picture that change a row of the frame.
+  struct Range {
+    int begin, end;
+  };
+  Range LinesUnder(int row) const { return lines_under_[row]; }
   /// How many lines must be kept for MakeRows, a power of two.
   int lines_kept() const { return lines_kept_; }
-  /// Makes the rows from `row` on that need no line from `end` on, in the frame
-  /// at `out`. Returns the first row that is not made.
-  int MakeRows(int row, int end, const Lines& lines,
-               uint8_t* out) const noexcept;
+  /// Makes the rows [row, end) in the frame at `out`.
+  void MakeRows(int row, int end, const Lines& lines,
+                uint8_t* out) const noexcept;
+  /// Copies these rows from another frame, which may be the same.
+  void CopyRows(int row, int end, const uint8_t* from,
+                uint8_t* out) const noexcept;
 
  private:
   static constexpr int kMagicBits = 40;    // of magic_
@@ -176,8 +182,7 @@ class FrameMaker {
   int black_rows_ = 0;  // source rows above this one count as black (mask)
   std::array<std::array<uint8_t, 64>, 3> luts_{};
   std::vector<int> nearest_rows_, nearest_columns_;
-  std::vector<int> row_ends_;  // (height,) end of the lines under a row
-  std::array<bool, kSourceHeight> needed_{};
+  std::vector<Range> lines_under_;  // (height,)
   int lines_kept_ = 0;
 
   // Area: the two axes, and division by in_units x in_units as a product.

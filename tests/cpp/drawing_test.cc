@@ -65,7 +65,8 @@ std::vector<uint8_t> RegisterWrites(Random& random) {
 }
 
 std::shared_ptr<const nes::Cartridge> MakeCartridge(
-    Random& random, const std::vector<uint8_t>& prg, bool has_chr) {
+    Random& random, const std::vector<uint8_t>& prg, bool has_chr,
+    bool has_plain_tiles = false) {
   std::vector<uint8_t> image = {'N', 'E', 'S', 0x1A, 2, has_chr};
   image.push_back(random() & 1);
   image.resize(16);
@@ -73,6 +74,8 @@ std::shared_ptr<const nes::Cartridge> MakeCartridge(
   // With few pixels set, sprites and background show through each other.
   for (int i = 0; i < 8192 && has_chr; ++i) {
     image.push_back(static_cast<uint8_t>(random() & random()));
+    // The first tiles of both tables are of one colour: 0, 3, 0, 3.
+    if (has_plain_tiles && i % 4096 < 4 * 16) image.back() = i & 16 ? 0xFF : 0;
   }
   return nes::Cartridge::Parse(image);
 }
@@ -149,18 +152,19 @@ unsigned Entry(const nes::Cartridge& cartridge, const PpuState& ppu, int x,
   return background;
 }
 
+std::vector<uint8_t> StandsStill() {
+  std::vector<uint8_t> prg(32'768, 0xEA);
+  const uint8_t end[] = {0x4C, 0xF0, 0xFF, 0x40};  // JMP self; RTI
+  std::memcpy(&prg[0x7FF0], end, sizeof(end));
+  const uint8_t vectors[] = {0xF3, 0xFF, 0xF0, 0xFF, 0xF3, 0xFF};
+  std::memcpy(&prg[0x7FFA], vectors, sizeof(vectors));
+  return prg;
+}
+
 TEST(Drawing, APictureIsAsItIsDefined) {
   Random random(11);
-  const std::vector<uint8_t> stands_still = [] {
-    std::vector<uint8_t> prg(32'768, 0xEA);
-    const uint8_t end[] = {0x4C, 0xF0, 0xFF, 0x40};  // JMP self; RTI
-    std::memcpy(&prg[0x7FF0], end, sizeof(end));
-    const uint8_t vectors[] = {0xF3, 0xFF, 0xF0, 0xFF, 0xF3, 0xFF};
-    std::memcpy(&prg[0x7FFA], vectors, sizeof(vectors));
-    return prg;
-  }();
   for (int round = 0; round < 60; ++round) {
-    const auto cartridge = MakeCartridge(random, stands_still, true);
+    const auto cartridge = MakeCartridge(random, StandsStill(), true);
     nes::Console console(cartridge);
     for (int frame = 0; frame < 2; ++frame) console.RunFrame(0, nullptr);
     ScramblePicture(random, &console);
@@ -296,34 +300,151 @@ mario::Config RandomConfig(Random& random) {
   return config;
 }
 
+/// Frames of an observation that are made while pictures are drawn, and those
+/// that are made of the whole pictures.
+class Frames {
+ public:
+  Frames(const mario::Config& config, Timing timing,
+         const std::shared_ptr<const nes::Cartridge>& cartridge)
+      : spec_(config),
+        maximum_(config.frame_max),
+        plain(cartridge, timing),
+        drawing_(cartridge, timing),
+        made_(spec_, timing),
+        made_of_pictures_(spec_, timing),
+        drawn_(spec_),
+        expected_(spec_) {
+    for (auto& picture : pixels_) picture.resize(nes::kScreenPixels);
+  }
+
+  /// Runs and draws the next two frames; returns whether the last is equal.
+  bool AreEqual() {
+    drawing_.set_state(plain.state());
+    for (auto& picture : pixels_) plain.RunFrame(0, picture.data());
+    drawing_.RunFrameOnto(0, maximum_ ? made_.Keep() : nullptr);
+    drawing_.RunFrameOnto(0, made_.Make(&drawn_, maximum_));
+    made_.Finish();
+    made_of_pictures_.MakeOf(
+        pixels_[1].data(), maximum_ ? pixels_[0].data() : nullptr, &expected_);
+    drawn_.Push(plain.ram());
+    expected_.Push(plain.ram());
+    return Bytes(drawn_) == Bytes(expected_);
+  }
+  void Forget() { drawn_.bands().known = 0; }
+
+ private:
+  std::vector<uint8_t> Bytes(const mario::Observation& frames) const {
+    std::vector<uint8_t> bytes(spec_.bytes());
+    frames.CopyTo(bytes.data());
+    return bytes;
+  }
+
+  const mario::ObservationSpec spec_;
+  const bool maximum_;
+
+ public:
+  nes::Console plain;
+
+ private:
+  nes::Console drawing_;
+  mario::Pictures made_, made_of_pictures_;
+  mario::Observation drawn_, expected_;
+  std::vector<uint8_t> pixels_[2];
+};
+
 TEST(Drawing, FramesMadeWhileAPictureIsDrawnAreThoseOfThePicture) {
   for (uint32_t seed = 0; seed < 150; ++seed) {
     Random random(seed);
     const mario::Config config = RandomConfig(random);
-    const mario::ObservationSpec spec(config);
     const auto cartridge = MakeCartridge(random, RegisterWrites(random), true);
-    const Timing timing = seed % 3 ? Timing::kConsole : Timing::kNesPy;
-    nes::Console plain(cartridge, timing);
-    nes::Console drawing(cartridge, timing);
-    mario::Pictures made(spec, timing);
-    mario::Pictures made_of_pictures(spec, timing);
-    size_t bytes = 0;
-    for (const auto* maker : spec.makers()) bytes += maker->frame_bytes();
-    std::vector<uint8_t> pixels[2];
-    for (auto& picture : pixels) picture.resize(nes::kScreenPixels);
+    Frames frames(config, seed % 3 ? Timing::kConsole : Timing::kNesPy,
+                  cartridge);
     for (int pair = 0; pair < 3; ++pair) {
-      ScramblePicture(random, &plain);
-      drawing.set_state(plain.state());
-      for (auto& picture : pixels) plain.RunFrame(0, picture.data());
-      drawing.RunFrameOnto(0, config.frame_max ? made.Keep() : nullptr);
-      drawing.RunFrameOnto(0, made.Make(config.frame_max));
-      made.Finish();
-      made_of_pictures.MakeOf(pixels[1].data(),
-                              config.frame_max ? pixels[0].data() : nullptr);
+      ScramblePicture(random, &frames.plain);
+      const bool equal = frames.AreEqual();
       if (pair == 0) continue;  // its first frame begins on line 0
-      ASSERT_EQ(std::memcmp(made.frames(), made_of_pictures.frames(), bytes), 0)
-          << "seed " << seed << ": " << config.obs_type << ", " << config.hud
-          << ", " << config.img_height << " x " << config.img_width;
+      ASSERT_TRUE(equal) << "seed " << seed << ": " << config.obs_type << ", "
+                         << config.hud << ", " << config.img_height << " x "
+                         << config.img_width;
+    }
+  }
+}
+
+// A scene as in a game, with rows of one tile, of which little changes.
+void MakeScene(Random& random, nes::State* state) {
+  PpuState& ppu = state->ppu;
+  ppu.mask = 0x1E;
+  ppu.t = static_cast<uint16_t>((random() % 4 ? 0 : random()) & 0x7C1F);
+  std::memset(ppu.oam, 0xF8, sizeof(ppu.oam));
+  for (int row = 0; row < 64; ++row) {
+    const auto tile = static_cast<uint8_t>(random() % 4);
+    for (int x = 0; x < 32; ++x) {
+      ppu.nametable[row * 32 + x] =
+          row % 3 != 0 ? tile : static_cast<uint8_t>(random() % 6);
+    }
+  }
+}
+
+void ChangeScene(Random& random, nes::State* state) {
+  PpuState& ppu = state->ppu;
+  for (int changes = static_cast<int>(random() % 3); changes > 0; --changes) {
+    const auto byte = static_cast<uint8_t>(random());
+    switch (random() % 8) {
+      case 0:
+        ppu.nametable[random() % nes::kNametableBytes] = byte & 7;
+        break;
+      case 1:
+        ppu.palette[random() % 32] = byte & 63;
+        break;
+      case 2:
+        ppu.fine_x = byte & 7;
+        break;
+      case 3:
+        ppu.t = static_cast<uint16_t>((ppu.t & ~0x041F) | (random() & 0x041F));
+        break;
+      case 4:
+        ppu.mask ^= 1u << byte % 5;
+        break;
+      case 5:
+        ppu.ctrl ^= byte & 0x38;
+        break;
+      case 6:
+        ppu.t ^= byte & 1 ? 0x1000 : 0x0020;  // scrolls in y
+        break;
+      default: {
+        uint8_t* const sprite = ppu.oam + random() % 64 * 4;
+        sprite[0] = random() % 3 ? 0xF8 : static_cast<uint8_t>(random());
+        sprite[1] = byte & 7, sprite[2] = byte & 0xE3;
+        sprite[3] = static_cast<uint8_t>(random());
+      }
+    }
+  }
+}
+
+TEST(Drawing, RowsThatRepeatTheFrameBeforeAreThoseOfThePicture) {
+  for (uint32_t seed = 0; seed < 120; ++seed) {
+    Random random(seed);
+    mario::Config config = RandomConfig(random);
+    config.frame_max = seed % 8 == 0;
+    config.stack_num = 1 + static_cast<int>(random() % 3);
+    const std::vector<uint8_t> program =
+        seed % 4 ? StandsStill() : RegisterWrites(random);
+    Frames frames(
+        config, Timing::kConsole,
+        MakeCartridge(random, program, true, /*has_plain_tiles=*/true));
+    for (int frame = 0; frame < 2; ++frame) frames.plain.RunFrame(0, nullptr);
+    ScramblePicture(random, &frames.plain);
+    nes::State state = frames.plain.state();
+    MakeScene(random, &state);
+    for (int round = 0; round < 12; ++round) {
+      frames.plain.set_state(state);
+      ASSERT_TRUE(frames.AreEqual())
+          << "seed " << seed << ", round " << round << ": " << config.obs_type
+          << ", " << config.hud << ", " << config.img_height << " x "
+          << config.img_width;
+      if (seed % 4) state = frames.plain.state();
+      ChangeScene(random, &state);
+      if (random() % 16 == 0) frames.Forget();
     }
   }
 }
