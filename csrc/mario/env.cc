@@ -254,7 +254,10 @@ void Env::RunFrameOfStep(StepProgress* step, Scratch& scratch) {
     canvas = scratch.pictures.Keep();
     drawn.kept = number;
   }
-  game_.RunFrameOnto(ApplyStickyActions(step->buttons), canvas);
+  // A step begins with a state that others may have changed.
+  const bool remember =
+      step->frames == 0 || step->frames + 1 == shared_->config().frame_skip;
+  game_.RunFrameOnto(ApplyStickyActions(step->buttons), canvas, remember);
   if (making) scratch.pictures.Finish();
   CountFrameOfStep(step);
 }
@@ -270,6 +273,7 @@ void Env::CountFrameOfStep(StepProgress* step) {
 }
 
 pool::Outcome Env::FinishStep(const StepProgress& step, Scratch& scratch) {
+  game_.Recall(&scratch.redraw_console);
   const Config& config = shared_->config();
   const StepStats& stats = step.stats;
   episode_.continues = step.end == EndReason::kLife;

@@ -140,6 +140,20 @@ void Game::SkipEndOfWorld() {
   while (ram_view().time() == time) loop.Frame(0);
 }
 
+void Game::Recall(nes::Console* console) {
+  if (since_record_ == 0) return;
+  FrameRecord& record = records_[newest_];
+  console->set_state(record.before);
+  uint8_t buttons = record.buttons;
+  for (int i = 0; i < since_record_; ++i) {
+    console->RunFrame(buttons, nullptr);
+    buttons = buttons_since_record_[i];
+  }
+  record.before = console->state();
+  record.buttons = buttons;
+  since_record_ = 0;
+}
+
 // Runs a wait at its full length.
 void Game::PlayWaits() {
   Loop loop(this, "a wait between areas or lives", kPlayLimitFrames);
@@ -164,7 +178,10 @@ void Game::SkipWaits(bool whole_game, bool cut_waits) {
   }
   if (whole_game) SkipEndOfWorld();
   const uint8_t timer = ram[ram::kChangeAreaTimer];
-  if (timer > 1 && timer < 255) ram[ram::kChangeAreaTimer] = 1;
+  if (timer > 1 && timer < 255) {
+    ram[ram::kChangeAreaTimer] = 1;
+    ram_written_ = true;
+  }
   if (!ram_view().busy() && !ram_view().world_over()) return;
   Loop loop(this, "a wait between areas or lives");
   while (ram_view().busy() || ram_view().world_over()) {

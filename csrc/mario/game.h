@@ -53,6 +53,8 @@ class Game {
  public:
   /// In the real game no skipped wait is longer than this.
   static constexpr int kSkipLimitFrames = 1200;
+  /// The largest frame_skip.
+  static constexpr int kMostFramesOfStep = 16;
   /// In the real game no wait is longer than this where waits are not cut.
   static constexpr int kPlayLimitFrames = 4000;
   /// The limit for the start screen under nes-py's timing. In the Lost Levels
@@ -76,12 +78,23 @@ class Game {
     console_.RunFrame(buttons, pixels);
     CountFrame();
   }
-  /// Does the same and draws onto a canvas; null: draws nothing.
-  void RunFrameOnto(uint8_t buttons, nes::Canvas* canvas) {
-    Remember(buttons);
+  /// Does the same and draws onto a canvas; null: draws nothing. Without
+  /// `remember` the state is not kept if it can be reached again from the
+  /// newest record, which takes less time; Recall makes up for that.
+  void RunFrameOnto(uint8_t buttons, nes::Canvas* canvas, bool remember) {
+    if (remember || remember_two_ || ram_written_ ||
+        since_record_ == kMostFramesOfStep) {
+      Remember(buttons);
+    } else {
+      buttons_since_record_[since_record_++] = buttons;
+      AddToMovie(buttons);
+    }
     console_.RunFrameOnto(buttons, canvas);
     CountFrame();
   }
+  /// Makes the record of the newest frame if it was not remembered, by running
+  /// the frames before it again on `console`.
+  void Recall(nes::Console* console);
 
   /// Powers on with `power_on_ram` in every byte of work RAM, starts a game and
   /// waits until its clock ticks. Without a target the game begins at its first
@@ -124,6 +137,11 @@ class Game {
     FrameRecord& record = records_[newest_];
     record.before = console_.state();
     record.buttons = buttons;
+    since_record_ = 0;
+    ram_written_ = false;
+    AddToMovie(buttons);
+  }
+  void AddToMovie(uint8_t buttons) {
     if (movie_ != nullptr) [[unlikely]]
       movie_->push_back(buttons);
   }
@@ -140,6 +158,10 @@ class Game {
   uint64_t frames_ = 0;
   std::vector<uint8_t>* movie_ = nullptr;
   FrameRecord records_[2]{};
+  // The frames behind the newest record, which were not remembered.
+  uint8_t buttons_since_record_[kMostFramesOfStep];
+  int since_record_ = 0;
+  bool ram_written_ = false;  // by this class, since the newest frame
 };
 
 }  // namespace mario

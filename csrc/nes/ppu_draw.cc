@@ -301,10 +301,12 @@ void Ppu::FindRowTiles() {
     const unsigned attributes =
         names[0x3C0 + (row >> 2) * 8 + (x >> 2)] >> ((row & 2) << 1);
     const uint8_t* four = names + row * 32 + x;
-    for (unsigned i = 0; i < 4; ++i) {
-      const unsigned attribute = attributes >> (i & 2) & 3;
-      row_tiles_[group * 4 + i] = static_cast<uint16_t>(
-          four[i] * kTileBytes + attribute * kTileAttributeBytes);
+    for (unsigned i = 0; i < 4; i += 2) {
+      const unsigned attribute =
+          (attributes >> i & 3) * unsigned{kTileAttributeBytes};
+      uint16_t* const tiles = row_tiles_ + group * 4 + i;
+      tiles[0] = static_cast<uint16_t>(four[i] * kTileBytes + attribute);
+      tiles[1] = static_cast<uint16_t>(four[i + 1] * kTileBytes + attribute);
     }
   }
 }
