@@ -7,6 +7,7 @@ the keys of several kinds of observation.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import rom as roms
 from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
 from .envpool_layer import python_layer
@@ -44,7 +46,10 @@ _KEPT = (
 
 
 class _MarioEnvSpec(_NativeSpec):
-    """The native spec; ``custom_actions`` and ``obs_type`` may be lists."""
+    """The native spec; ``custom_actions`` and ``obs_type`` may be lists.
+
+    ``rom_path`` may be a Path; ``rom`` becomes the revision that it names.
+    """
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         given = list(values)
@@ -54,6 +59,9 @@ class _MarioEnvSpec(_NativeSpec):
         ):
             at = self._config_keys.index(key)
             given[at : at + 1] = map(joined, given[at : at + 1])
+        at = self._config_keys.index("rom")
+        if all(isinstance(each, str | os.PathLike) for each in given[at : at + 2]):
+            given[at : at + 2] = _named(*given[at : at + 2])
         super().__init__(tuple(given))
         self._state_keys = self._own_state_keys
 
@@ -397,6 +405,12 @@ def own_rewards(
         )
     rewards[native["elapsed_step"] == 0] = 0
     return rewards
+
+
+def _named(rom: str = "", rom_path: str | os.PathLike[str] = "") -> list[str]:
+    """Returns ``rom`` and ``rom_path`` as the native spec takes them."""
+    path = os.path.expanduser(os.fsdecode(rom_path))
+    return [roms.revision(rom, path), path]
 
 
 def joined_types(types: Any) -> Any:

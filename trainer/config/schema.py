@@ -192,7 +192,8 @@ class RunConfig:
             img_width=self.env.img_width or height,
             custom_actions=self.env.actions if self.env.custom_actions else (),
             # A checkpoint of the run may be loaded from another working directory.
-            rom_path=self.env.rom_path and str(Path(self.env.rom_path).resolve()),
+            rom_path=self.env.rom_path
+            and str(Path(self.env.rom_path).expanduser().resolve()),
         )
         heads = self.model.value_heads or max(1, len(levels))
         model = dataclasses.replace(self.model, value_heads=heads)

@@ -204,7 +204,9 @@ def from_movie(path: Path, rom_name: str = "") -> Demonstration:
         ValueError: the file is not a movie that can be imported.
     """
     imported = movies.read(path)
-    name = rom_name or movies.rom_of(imported)
+    name = rom.revision(rom_name or movies.rom_of(imported))
+    if rom_name and name != rom_name:
+        raise rom.RomError(f"MARIO_ROM names {name}, and the movie is for {rom_name}")
     lost = name.startswith("lost-levels")
     options = {"rom": name, "lost_levels": lost, "timing": "console"}
     empty = Demonstration(
