@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
 from . import rom as roms
 from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
@@ -31,6 +32,9 @@ _KEYS = _NativePool._state_keys
 _UNUSED = ("done", "trunc", "reward", "discount", "step_type", "info:players.env_id")
 _REWARD = _KEYS.index("reward")
 _ENV_ID = _KEYS.index("info:env_id")
+
+# How a save of a console begins.
+_CONSOLE = b"MENS"
 
 #: A seed that nobody gave is drawn below this limit.
 SEED_LIMIT = 2**31
@@ -232,6 +236,7 @@ class _MarioEnvPool(_NativePool):
     def _resume(self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str) -> Any:
         """Restores snapshots, and returns their rows as ``recv`` does."""
         self._check_held(env_ids)
+        blobs = self._snapshots(blobs, np.size(env_ids))
         rows = super()._restore_and_recv(env_ids, blobs, rng)
         self._seeded |= rng == "saved"
         return self._answer(rows)
@@ -322,13 +327,39 @@ class _MarioEnvPool(_NativePool):
         super()._reset(env_ids, seeds)
         self._held = None
 
-    def restore(
-        self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str = "saved"
-    ) -> None:
-        """Restores snapshots; ``recv`` returns the rows, as after a reset."""
+    def restore(self, env_ids: Any, blobs: Any, rng: str = "saved") -> None:
+        """Restores snapshots; ``recv`` returns the rows, as after a reset.
+
+        Args:
+            env_ids: environments.
+            blobs: a snapshot for each of them, uint8 (n, bytes), or a save of a console
+                (``nes.Console.save``, ``states.load``), or a list of n such saves, in
+                which new episodes begin.
+            rng: "saved" or "keep", as for ``MarioEnv.restore``.
+        """
         self._check_held(env_ids)
-        super().restore(env_ids, blobs, rng)
+        super().restore(env_ids, self._snapshots(blobs, np.size(env_ids)), rng)
         self._held = None
+
+    def set_starts(
+        self, weights: npt.ArrayLike | None, snapshots: Any | None = None
+    ) -> None:
+        """Sets where episodes begin; takes saves of a console as ``restore`` does."""
+        super().set_starts(weights, self._snapshots(snapshots))
+
+    def _snapshots(self, blobs: Any, rows: int = 1) -> Any:
+        """Turns saves of a console into snapshots of this pool; others come back."""
+        saves = [blobs] * rows if isinstance(blobs, bytes) else blobs
+        if isinstance(saves, np.ndarray) and saves.dtype == np.uint8:
+            if saves.ndim != 2 or saves[:1, :4].tobytes() != _CONSOLE:
+                return blobs
+            saves = [row.tobytes() for row in saves]
+        if not isinstance(saves, list | tuple) or not saves:
+            return blobs
+        if not all(isinstance(s, bytes) and s.startswith(_CONSOLE) for s in saves):
+            return blobs
+        made: Any = self
+        return _core.start_snapshots(made.spec, saves, [b""] * len(saves))
 
     def _check_held(self, env_ids: npt.NDArray[np.int32]) -> None:
         """Refuses to drop a held batch unless all its environments reset."""

@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "support"))
 
 import rom_builder
 
-from mario_envpool import archives, rom
+from mario_envpool import archives, nes, rom, states
 from trainer.planning import movies
 
 MOST_BYTES = 1 << 20
@@ -138,19 +138,55 @@ def read_movie(edits: Edits) -> None:
 
 
 def read_rom(edits: Edits) -> None:
-    """Reads a ROM file; one that is not edited is known."""
+    """Reads a ROM file; one that is read is the known one."""
     edits.file.write_bytes(edits.packed(edits.edited(KNOWN), "a.nes"))
-    assert rom.load("vanilla", edits.file) == KNOWN
+    assert rom.load("world", edits.file) == KNOWN
 
 
-READERS: dict[str, Callable[[Edits], None]] = {"movie": read_movie, "rom": read_rom}
+def read_state(edits: Edits) -> None:
+    """Reads a save state; a console plays on from one that is read."""
+    packed = edits.packed(edits.edited(STATE), f"a{states.SUFFIX}")
+    edits.file.with_name("known").write_bytes(KNOWN)
+    edits.file.write_bytes(packed)
+    save = states.load(edits.file, "world", edits.file.with_name("known"))
+    console = nes.Console(KNOWN)
+    console.load(save)
+    console.step(edits.random.randrange(256))
+
+
+def fceumm(entries: dict[str, bytes]) -> bytes:
+    """A file of FCEUmm with these entries."""
+    body = b"".join(
+        name.encode().ljust(4, b"\0") + len(value).to_bytes(4, "little") + value
+        for name, value in entries.items()
+    )
+    chunk = b"\x01" + len(body).to_bytes(4, "little") + body
+    return b"FCS\xff".ljust(16, b"\0") + chunk
+
+
+# A state of that program, which waits in a loop. The place of the loop is in the ROM.
+_LOOP = next(
+    pc
+    for pc in range(0x8000, 0x10000)
+    if KNOWN[pc - 0x7FF0 : pc - 0x7FED] == bytes([0x4C, pc & 0xFF, pc >> 8])
+)
+_ENTRIES = {name: bytes(size) for name, size in states._SIZES.items()}
+_ENTRIES |= {"PC": _LOOP.to_bytes(2, "little"), "PPUR": b"\x90\x1e\0\0"}
+_ENTRIES["RAM"] = bytes(2047) + b"\xa5"
+STATE = fceumm(_ENTRIES)
+
+READERS: dict[str, Callable[[Edits], None]] = {
+    "movie": read_movie,
+    "rom": read_rom,
+    "state": read_state,
+}
 
 
 def run(kind: str, seed: int, inputs: int) -> Counter[str]:
     """Reads inputs of one kind; counts what became of them."""
     counts = Counter[str]()
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setitem(rom._NAME_OF, hashlib.sha1(KNOWN).hexdigest(), "vanilla")
+        patch.setitem(rom._NAME_OF, hashlib.sha1(KNOWN).hexdigest(), "world")
         edits = Edits(seed, folder)
         for number in range(inputs):
             try:
