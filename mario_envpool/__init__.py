@@ -31,6 +31,7 @@ except ModuleNotFoundError as error:
         "mario_envpool._core is not built for this Python; run 'pip install -e .' in "
         "the repository (it needs a C++20 compiler)"
     ) from None
+from . import states
 from .actions import ACTION_SETS, COMPLEX_MOVEMENT, RIGHT_ONLY, SIMPLE_MOVEMENT
 from .codes import END_REASONS, STATUS
 from .options import checked
@@ -64,6 +65,7 @@ __all__ = [
     "make_dm",
     "make_gymnasium",
     "make_spec",
+    "states",
 ]
 
 

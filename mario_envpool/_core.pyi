@@ -53,6 +53,20 @@ class Console:
     def load(self, blob: bytes) -> None: ...
     def state_bytes(self) -> bytes: ...
     def set_registers(self, **values: int) -> None: ...
+    def set_picture(
+        self,
+        *,
+        nametable: bytes,
+        palette: bytes,
+        oam: bytes,
+        ctrl: int,
+        mask: int,
+        status: int,
+        v: int,
+        t: int,
+        fine_x: int,
+        w: int,
+    ) -> None: ...
     def set_engine(self, name: str) -> None: ...
     @property
     def engine(self) -> str: ...

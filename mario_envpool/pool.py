@@ -7,6 +7,7 @@ the keys of several kinds of observation.
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache
 from typing import Any
@@ -14,6 +15,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from . import _core
+from . import rom as roms
 from ._core import _MarioEnvPool as _NativePool
 from ._core import _MarioEnvSpec as _NativeSpec
 from .envpool_layer import python_layer
@@ -30,6 +33,9 @@ _UNUSED = ("done", "trunc", "reward", "discount", "step_type", "info:players.env
 _REWARD = _KEYS.index("reward")
 _ENV_ID = _KEYS.index("info:env_id")
 
+# How a save of a console begins.
+_CONSOLE = b"MENS"
+
 #: A seed that nobody gave is drawn below this limit.
 SEED_LIMIT = 2**31
 
@@ -44,7 +50,10 @@ _KEPT = (
 
 
 class _MarioEnvSpec(_NativeSpec):
-    """The native spec; ``custom_actions`` and ``obs_type`` may be lists."""
+    """The native spec; ``custom_actions`` and ``obs_type`` may be lists.
+
+    ``rom_path`` may be a Path; ``rom`` becomes the revision that it names.
+    """
 
     def __init__(self, values: tuple[Any, ...]) -> None:
         given = list(values)
@@ -54,6 +63,9 @@ class _MarioEnvSpec(_NativeSpec):
         ):
             at = self._config_keys.index(key)
             given[at : at + 1] = map(joined, given[at : at + 1])
+        at = self._config_keys.index("rom")
+        if all(isinstance(each, str | os.PathLike) for each in given[at : at + 2]):
+            given[at : at + 2] = _named(*given[at : at + 2])
         super().__init__(tuple(given))
         self._state_keys = self._own_state_keys
 
@@ -224,6 +236,7 @@ class _MarioEnvPool(_NativePool):
     def _resume(self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str) -> Any:
         """Restores snapshots, and returns their rows as ``recv`` does."""
         self._check_held(env_ids)
+        blobs = self._snapshots(blobs, np.size(env_ids))
         rows = super()._restore_and_recv(env_ids, blobs, rng)
         self._seeded |= rng == "saved"
         return self._answer(rows)
@@ -314,13 +327,39 @@ class _MarioEnvPool(_NativePool):
         super()._reset(env_ids, seeds)
         self._held = None
 
-    def restore(
-        self, env_ids: Any, blobs: npt.NDArray[np.uint8], rng: str = "saved"
-    ) -> None:
-        """Restores snapshots; ``recv`` returns the rows, as after a reset."""
+    def restore(self, env_ids: Any, blobs: Any, rng: str = "saved") -> None:
+        """Restores snapshots; ``recv`` returns the rows, as after a reset.
+
+        Args:
+            env_ids: environments.
+            blobs: a snapshot for each of them, uint8 (n, bytes), or a save of a console
+                (``nes.Console.save``, ``states.load``), or a list of n such saves, in
+                which new episodes begin.
+            rng: "saved" or "keep", as for ``MarioEnv.restore``.
+        """
         self._check_held(env_ids)
-        super().restore(env_ids, blobs, rng)
+        super().restore(env_ids, self._snapshots(blobs, np.size(env_ids)), rng)
         self._held = None
+
+    def set_starts(
+        self, weights: npt.ArrayLike | None, snapshots: Any | None = None
+    ) -> None:
+        """Sets where episodes begin; takes saves of a console as ``restore`` does."""
+        super().set_starts(weights, self._snapshots(snapshots))
+
+    def _snapshots(self, blobs: Any, rows: int = 1) -> Any:
+        """Turns saves of a console into snapshots of this pool; others come back."""
+        saves = [blobs] * rows if isinstance(blobs, bytes) else blobs
+        if isinstance(saves, np.ndarray) and saves.dtype == np.uint8:
+            if saves.ndim != 2 or saves[:1, :4].tobytes() != _CONSOLE:
+                return blobs
+            saves = [row.tobytes() for row in saves]
+        if not isinstance(saves, list | tuple) or not saves:
+            return blobs
+        if not all(isinstance(s, bytes) and s.startswith(_CONSOLE) for s in saves):
+            return blobs
+        made: Any = self
+        return _core.start_snapshots(made.spec, saves, [b""] * len(saves))
 
     def _check_held(self, env_ids: npt.NDArray[np.int32]) -> None:
         """Refuses to drop a held batch unless all its environments reset."""
@@ -397,6 +436,12 @@ def own_rewards(
         )
     rewards[native["elapsed_step"] == 0] = 0
     return rewards
+
+
+def _named(rom: str = "", rom_path: str | os.PathLike[str] = "") -> list[str]:
+    """Returns ``rom`` and ``rom_path`` as the native spec takes them."""
+    path = os.path.expanduser(os.fsdecode(rom_path))
+    return [roms.revision(rom, path), path]
 
 
 def joined_types(types: Any) -> Any:

@@ -3,8 +3,9 @@
 This package contains no ROM. The files come from an installed gym-super-mario-bros
 7.4, which is located but never imported, or from a file or folder that the user names
 (``rom_path=`` or the variable ``MARIO_ROM``). In a folder, the ``.nes`` files of the
-folder and of the folders directly below are considered, but no deeper ones. A ROM is
-recognised by the SHA-1 of the whole file, never by its name.
+folder and of the folders directly below are considered, but no deeper ones; a file may
+be packed in ``.zip`` or ``.gz``. A ROM is recognised by its program and its pictures
+(PRG and CHR), never by its name or its header, and gets the header of the usual dumps.
 
 The revisions, and the ids that use them:
 
@@ -29,12 +30,15 @@ import importlib.util
 import os
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from . import archives
 
 PACKAGE = "gym-super-mario-bros"
 INSTALL = "pip install 'gym-super-mario-bros>=7.4,<8'"
 
+#: SHA-1 of the image of each revision, as ``load`` returns it.
 SHA1 = {
     "vanilla": "ab30029efec6ccfc5d65dfda7fbc6e6489a80805",
     "downsample": "4bf894b301f339bce306af4813923a9900d034d1",
@@ -65,6 +69,12 @@ _PRG_BYTES = 32 * 1024
 _CHR_BYTES = 8 * 1024
 # iNES header of an NROM-256 board with vertical mirroring.
 _NROM_HEADER = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
+# Where the PRG of a dump begins: behind a header, behind a header and a trainer of 512
+# bytes, or at once.
+_PRG_OFFSETS = (_HEADER_BYTES, _HEADER_BYTES + 512, 0)
+_IN_FOLDERS = (".nes", ".nes.gz", ".zip")
+# Limit of a file and of its unpacked contents; no cartridge of a NES has as much.
+_MOST_BYTES = 16 << 20
 
 
 class RomError(ValueError):
@@ -79,8 +89,10 @@ class RomFile:
         path: path of the file.
         source: why the file was considered, for messages.
         name: the revision, one of ``ROMS``, or None.
-        sha1: SHA-1 of the whole file, in hexadecimal; empty if it cannot be read.
+        sha1: SHA-1 of ``image``, or of the whole file if its revision is not known, in
+            hexadecimal; empty if the file cannot be read.
         problem: why the file is not in ``ROMS``; empty if it is.
+        image: the ROM as ``load`` returns it; empty if its revision is not known.
     """
 
     path: Path
@@ -88,38 +100,46 @@ class RomFile:
     name: str | None
     sha1: str
     problem: str
+    image: bytes = field(default=b"", repr=False)
 
 
-def load(rom: str = "vanilla", rom_path: str = "") -> bytes:
+def load(rom: str = "vanilla", rom_path: str | os.PathLike[str] = "") -> bytes:
     """Returns the iNES image of a ROM.
 
     Args:
         rom: which revision, one of ``ROMS``.
-        rom_path: a ROM file, which is used even if it is another revision of the game,
-            or a folder with ``.nes`` files in it or directly below. Empty: the file or
-            folder in ``MARIO_ROM``, else the installed gym-super-mario-bros.
+        rom_path: a ROM file, which is used even if it is another revision of the game
+            (``revision`` says which), or a folder with ``.nes`` files in it or directly
+            below. Empty: the file or folder in ``MARIO_ROM``, else the installed
+            gym-super-mario-bros. A ``~`` at the beginning is the home of the user.
 
     Returns:
-        The whole image: 16 bytes of header, PRG, CHR.
+        The whole image: 16 bytes of header, PRG, CHR. Equal games are equal images,
+        whatever the header of the file is.
 
     Raises:
         RomError: there is no such ROM, the file is damaged, or it is another game.
     """
     if rom not in SHA1:
         raise RomError(f"rom={rom!r} is not known; choose one of {', '.join(ROMS)}")
-    given = rom_path or os.environ.get("MARIO_ROM", "")
+    given, origin = _given(rom_path)
     if given and not os.path.isdir(given):  # False for any text, unlike Path.is_dir()
-        origin = "rom_path" if rom_path else "MARIO_ROM"
         return _load_file(Path(given), origin, rom)
     files = find(rom_path)
-    by_name = {file.name: file for file in files if file.name}
-    if rom in by_name:
-        return by_name[rom].path.read_bytes()
-    if rom == "world" and {"rectangle", "vanilla"} <= by_name.keys():
-        return _world(
-            by_name["rectangle"].path.read_bytes(), by_name["vanilla"].path.read_bytes()
-        )
+    images = {file.name: file.image for file in files if file.name}
+    if rom in images:
+        return images[rom]
+    if rom == "world" and {"rectangle", "vanilla"} <= images.keys():
+        return _world(images["rectangle"], images["vanilla"])
     raise RomError(_explain_missing(rom, files, given))
+
+
+def revision(rom: str = "vanilla", rom_path: str | os.PathLike[str] = "") -> str:
+    """Returns which revision ``load`` returns: ``rom``, or that of the file named."""
+    given, origin = _given(rom_path)
+    if not given or os.path.isdir(given):
+        return rom
+    return _NAME_OF[hashlib.sha1(_load_file(Path(given), origin, rom)).hexdigest()]
 
 
 def describe(sha1: str) -> str:
@@ -134,27 +154,39 @@ def describe(sha1: str) -> str:
     return f"{name} ({_ABOUT[name]}) of {PACKAGE} 7.4 ({INSTALL})"
 
 
-def find(rom_path: str = "") -> list[RomFile]:
-    """Lists every ``.nes`` file that ``load`` would consider, recognised or not.
+def find(rom_path: str | os.PathLike[str] = "") -> list[RomFile]:
+    """Lists every ROM file that ``load`` would consider, recognised or not.
 
     Args:
         rom_path: a file or folder; empty means ``MARIO_ROM``, else the installed
             gym-super-mario-bros.
     """
-    given = rom_path or os.environ.get("MARIO_ROM", "")
+    given, origin = _given(rom_path)
     if given:
         path = Path(given)
-        source = "rom_path" if rom_path else "MARIO_ROM"
-        paths = _in_folder(path) if os.path.isdir(path) else [path]
-        return [_identify(item, source) for item in paths if os.path.isfile(item)]
+        is_folder = os.path.isdir(path)
+        paths = _in_folder(path) if is_folder else [path]
+        files = [_identify(item, origin) for item in paths if os.path.isfile(item)]
+        if not is_folder:
+            return files
+        # A .zip in a folder may be anything.
+        return [f for f in files if f.name or f.path.suffix.lower() != ".zip"]
     version = _package_version()
     source = f"{PACKAGE} {version}" if version else PACKAGE
     return [_identify(item, source) for item in _package_files()]
 
 
+def _given(rom_path: str | os.PathLike[str]) -> tuple[str, str]:
+    """Returns the file or folder that the user names, or "", and where it is named."""
+    named = os.fsdecode(rom_path or "")
+    origin = "rom_path" if named else "MARIO_ROM"
+    return os.path.expanduser(named or os.environ.get("MARIO_ROM", "")), origin
+
+
 def _in_folder(folder: Path) -> list[Path]:
-    """Lists ``.nes`` files, at most one folder deep, because "/" may be given."""
-    return sorted([*folder.glob("*.nes"), *folder.glob("*/*.nes")])
+    """Lists ROM files, at most one folder deep, because "/" may be given."""
+    every = sorted([*folder.glob("*"), *folder.glob("*/*")])
+    return [path for path in every if path.name.lower().endswith(_IN_FOLDERS)]
 
 
 def _load_file(path: Path, origin: str, rom: str) -> bytes:
@@ -176,7 +208,7 @@ def _load_file(path: Path, origin: str, rom: str) -> bytes:
             "the Lost Levels need the id SuperMarioBros2-v0 or -v1, the first game "
             "needs another id"
         )
-    return path.read_bytes()
+    return file.image
 
 
 def _package_version() -> str:
@@ -198,13 +230,29 @@ def _package_files() -> Iterator[Path]:
 
 def _identify(path: Path, source: str) -> RomFile:
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            problem = f"it is no ROM: it has more than {_MOST_BYTES:,} bytes"
+            return RomFile(path, source, None, "", problem)
         data = path.read_bytes()
     except OSError as error:
         return RomFile(path, source, None, "", f"it cannot be read: {error.strerror}")
-    sha1 = hashlib.sha1(data).hexdigest()
-    name = _NAME_OF.get(sha1)
-    problem = "" if name else _describe_unknown(data, sha1)
-    return RomFile(path, source, name, sha1, problem)
+    try:
+        data, packing = archives.unpack(data, (".nes",), _MOST_BYTES), ""
+    except ValueError as error:
+        packing = f", and {error}"
+    image = _canonical(data)
+    sha1 = hashlib.sha1(image or data).hexdigest()
+    problem = "" if image else _describe_unknown(data, sha1) + packing
+    return RomFile(path, source, _NAME_OF.get(sha1), sha1, problem, image)
+
+
+def _canonical(data: bytes) -> bytes:
+    """Returns the image of a known revision with the usual header, else b""."""
+    for offset in _PRG_OFFSETS:
+        image = _NROM_HEADER + data[offset : offset + _PRG_BYTES + _CHR_BYTES]
+        if hashlib.sha1(image).hexdigest() in _NAME_OF:
+            return image
+    return b""
 
 
 def _describe_unknown(data: bytes, sha1: str) -> str:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import shutil
 import sys
+import zipfile
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import mario_envpool
 from mario_envpool import rom
 
 NROM = b"NES\x1a" + bytes([2, 1, 1, 0]) + bytes(8)
@@ -172,6 +177,92 @@ def test_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MARIO_ROM", str(tmp_path / "none.nes"))
     with pytest.raises(rom.RomError, match=r"MARIO_ROM='.*none.nes' does not exist"):
         rom.load()
+
+
+def variants(image: bytes) -> dict[str, bytes]:
+    """Files with the same game: other headers, more bytes, packed."""
+    header, body = image[:16], image[16:]
+    zipped = io.BytesIO()
+    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("read me.txt", "none")
+        archive.writestr("Game (World).NES", image)
+    return {
+        "NES 2.0": header[:7] + b"\x08\0\0\0\x07\0\0\0\x01" + body,
+        "no header": body,
+        "horizontal": header[:6] + b"\0" + header[7:] + body,
+        "battery": header[:6] + b"\x03" + header[7:] + body,
+        "mapper": header[:6] + b"\x11" + header[7:] + body,
+        "DiskDude!": header[:7] + b"DiskDude!" + body,
+        "no magic": bytes(16) + body,
+        "trailing": image + b"more" * 100,
+        "trainer": header[:6] + b"\x05" + header[7:] + bytes(512) + body,
+        "gz": gzip.compress(image),
+        "zip": zipped.getvalue(),
+        "gz of zip": gzip.compress(zipped.getvalue()),
+    }
+
+
+@pytest.mark.rom
+@pytest.mark.parametrize("name", ["vanilla", "lost-levels"])
+def test_a_game_is_known_by_its_program_and_pictures(name: str, tmp_path: Path) -> None:
+    image = rom.load(name)
+    for what, data in variants(image).items():
+        file = tmp_path / "folder" / "any.nes"
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(data)
+        assert rom.load(name, file) == image, what
+        (found,) = rom.find(file)
+        assert (found.name, found.sha1, found.problem) == (name, rom.SHA1[name], "")
+        assert rom.load(name, tmp_path) == image
+    file.rename(file.with_name("b.ZIP"))
+    file.with_name("c.zip").write_bytes(b"PK\x03\x04")
+    assert [found.path.name for found in rom.find(tmp_path)] == ["b.ZIP"]
+
+
+@pytest.mark.rom
+def test_a_file_may_be_in_the_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.nes").write_bytes(rom.load("world"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert rom.load("vanilla", "~/a.nes") == rom.load("world")
+    assert rom.load("world", Path("~")) == rom.load("world")
+    config = mario_envpool.make_spec("SuperMarioBros-v0", rom_path="~/a.nes").config
+    assert config.rom_path == str(tmp_path / "a.nes")
+    monkeypatch.setenv("MARIO_ROM", "~/a.nes")
+    assert rom.load("vanilla") == rom.load("world")
+
+
+@pytest.mark.rom
+def test_the_config_names_the_revision_of_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "a.nes"
+    file.write_bytes(rom.load("world"))
+    pool = mario_envpool.make("SuperMarioBros-1-1-v0", rom_path=file)
+    assert (pool.config["rom"], pool.config["rom_path"]) == ("world", str(file))
+    # The snapshots of a ROM do not depend on how it was named.
+    named = mario_envpool.make("SuperMarioBros-1-1-v0", rom="world")
+    named.reset()
+    pool.restore(np.zeros(1, np.int32), named.snapshot(np.zeros(1, np.int32)))
+    monkeypatch.setenv("MARIO_ROM", str(file))
+    assert mario_envpool.make_spec("SuperMarioBros-v0").config.rom == "world"
+    monkeypatch.setenv("MARIO_ROM", str(tmp_path))
+    with pytest.raises(rom.RomError, match=r"holds world; run: pip install"):
+        mario_envpool.make_spec("SuperMarioBros-v0")
+    with pytest.raises(TypeError, match="rom_path"):
+        mario_envpool.make_spec("SuperMarioBros-v0", rom_path=3)
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    file = tmp_path / "a.nes"
+    with file.open("wb") as stream:
+        stream.truncate((16 << 20) + 1)
+    with pytest.raises(rom.RomError, match="it has more than 16,777,216 bytes"):
+        rom.load("vanilla", file)
+    file.write_bytes(gzip.compress(bytes((16 << 20) + 1), 1))
+    with pytest.raises(rom.RomError, match="unpacks to more than 16,777,216 bytes"):
+        rom.load("vanilla", file)
 
 
 def test_a_name_that_no_file_can_have() -> None:

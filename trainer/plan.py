@@ -17,7 +17,7 @@ the file.
 An existing demonstration of the same game is replaced only by one with fewer
 frames. `--fm2` writes a movie for FCEUX, and `--bk2` a movie for BizHawk. Movies begin
 at power-on, so they need the whole game, or 1-1 with `--no-cut-waits`. `--import`
-converts such movies to demonstrations.
+converts such movies to demonstrations, also out of .zip and .gz.
 
 Ctrl-C keeps all ways found so far. A search of the whole game keeps only a complete
 way.
@@ -26,7 +26,9 @@ way.
 
 Exit status: 0, 1 if a level has no way or a demonstration does not play, 128 plus the
 number of a signal that ended it (130 after Ctrl-C), or 2 with one line `error: ...` on
-stderr.
+stderr. Of --import: 0 if every movie plays to the end of the game, 1 if a file cannot
+be imported, 3 if a movie stops before the end, in the level that is printed, 4 if a
+movie is for another ROM; of several numbers the highest.
 """
 
 from __future__ import annotations
@@ -41,6 +43,7 @@ from typing import Annotated
 import tyro
 
 from mario_envpool.env import FRAMES_PER_SECOND
+from mario_envpool.rom import ROMS, RomError
 from trainer.cli import main_of
 from trainer.config.options import check_ranges, option
 from trainer.config.tasks import all_levels, game_of, parse_levels
@@ -48,9 +51,12 @@ from trainer.film.draw import VideoWriter, enlarge
 from trainer.film.filmed_env import HEIGHT, WIDTH
 from trainer.machine.files import make_folder
 from trainer.machine.process import Interrupted, complain
-from trainer.planning import demonstration, minari_data
+from trainer.planning import demonstration, minari_data, movies
 from trainer.planning.demonstration import Demonstration
 from trainer.planning.levels import Budget, Found, plan_game, plan_level
+
+# Exit status of --import.
+_FAILED, _STOPS, _OTHER_ROM = 1, 3, 4
 
 
 @dataclass(frozen=True)
@@ -77,8 +83,13 @@ class PlanConfig(Budget):
     reaches its end. Videos and movies are written beside these files."""
 
     imported: Annotated[tuple[Path, ...], tyro.conf.arg(name="import")] = ()
-    """Movies to import instead of a search, .fm2 of FCEUX or .bk2 of BizHawk. Their
-    demonstrations are written to --out."""
+    """Movies to import instead of a search, .fm2 of FCEUX or .bk2 of BizHawk, also in
+    .zip or .gz. Their demonstrations are written to --out."""
+
+    rom: str = ""
+    """The ROM of the movies of --import: vanilla, downsample, pixel, rectangle, world,
+    lost-levels or lost-levels-downsample. The default is the one with the movie's
+    checksum."""
 
     minari: str = ""
     """Also write the demonstrations of --replay as a Minari data set of this name, such
@@ -111,6 +122,10 @@ def check(config: PlanConfig) -> None:
             )
     if config.replay and config.imported:
         raise ValueError("give either --replay or --import, not both")
+    if config.rom and not config.imported:
+        raise ValueError("--rom names the ROM of movies: it needs --import FILES")
+    if config.rom and config.rom not in ROMS:
+        raise ValueError(f"rom must be one of {', '.join(ROMS)}, got {config.rom!r}")
     if config.minari and not config.replay:
         raise ValueError("--minari makes a data set of files: it needs --replay FILES")
     if config.whole_game and config.levels:
@@ -135,17 +150,21 @@ def check(config: PlanConfig) -> None:
             )
 
 
-def run(config: PlanConfig) -> bool:
-    """Searches, replays or imports; returns whether every part succeeded."""
+def run(config: PlanConfig) -> int:
+    """Searches, replays or imports; returns the exit status."""
     check(config)
     if config.replay:
-        valid = _each(_replay, config, config.replay)
+        valid, failures = _each(_replay, config, config.replay)
         if config.minari and valid:
             print(f"wrote {minari_data.export(valid, config.minari)}", flush=True)
-        return len(valid) == len(config.replay)
+        return _FAILED if failures else 0
     make_folder(config.out)
     if config.imported:
-        return len(_each(_import, config, config.imported)) == len(config.imported)
+        made, failures = _each(_import, config, config.imported)
+        others = [isinstance(failure, RomError) for failure in failures]
+        status = [_OTHER_ROM if other else _FAILED for other in others]
+        status += [_STOPS for one in made if one.ending != demonstration.ENDINGS[0]]
+        return max(status, default=0)
     complete: dict[str, bool] = {}
     for result in _search(config):
         complete[result.level] = result.plan is not None
@@ -160,7 +179,7 @@ def run(config: PlanConfig) -> bool:
     if len(complete) > 1:
         lost = f"; missing: {', '.join(missing)}" if missing else ""
         print(f"{sum(complete.values())} of {len(complete)} levels{lost}")
-    return not missing
+    return _FAILED if missing else 0
 
 
 def _search(config: PlanConfig) -> Iterator[Found]:
@@ -185,31 +204,34 @@ def _each(
     read: Callable[[PlanConfig, Path], Demonstration],
     config: PlanConfig,
     paths: Sequence[Path],
-) -> list[Demonstration]:
-    """Reads every file, even after a failure; prints the errors."""
-    valid = []
+) -> tuple[list[Demonstration], list[Exception]]:
+    """Reads every file, even after a failure; prints and returns the errors."""
+    valid: list[Demonstration] = []
+    failures: list[Exception] = []
     for path in paths:
         try:
             valid.append(read(config, path))
         except (ValueError, FileNotFoundError) as error:
             name = "" if str(path) in str(error) else f"{path}: "
             complain(f"error: {name}{error}")
-    return valid
+            failures.append(error)
+    return valid, failures
 
 
 def _replay(config: PlanConfig, path: Path) -> Demonstration:
     """Plays a demonstration."""
     made = demonstration.load(path)
     demonstration.verify(made)
-    print(f"{path}: {_summary(made)}, {_to_its_end(made)}", flush=True)
+    print(f"{path}: {_summary(made)}{_to_its_end(made)}", flush=True)
     _export(config, made, path)
     return made
 
 
 def _import(config: PlanConfig, path: Path) -> Demonstration:
     """Converts a movie to a demonstration."""
-    made = demonstration.from_movie(path)
-    _write(config, made, config.out / f"{path.stem}.json", f", {_to_its_end(made)}")
+    made = demonstration.from_movie(path, config.rom)
+    to = config.out / f"{movies.name_of(path)}.json"
+    _write(config, made, to, _to_its_end(made))
     return made
 
 
@@ -223,8 +245,10 @@ def _write(config: PlanConfig, made: Demonstration, path: Path, more: str = "") 
 
 def _to_its_end(made: Demonstration) -> str:
     if made.ending == "cleared":
-        return "plays to its end"
-    return f"plays as recorded (it {made.ending})"
+        return ", plays to its end"
+    level = demonstration.last_level(made) if made.start == "power-on" else ""
+    place = f" in {level}" if level else ""
+    return f", plays as recorded (it {made.ending}{place})"
 
 
 def _keep(config: PlanConfig, name: str, new: Demonstration) -> None:
@@ -306,14 +330,13 @@ def _line(result: Found, config: PlanConfig) -> str:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
-    complete = True
+    ended = 0
 
     def work(config: PlanConfig) -> None:
-        nonlocal complete
-        complete = run(config)
+        nonlocal ended
+        ended = run(config)
 
-    status = main_of(PlanConfig, work, "plan", __doc__, argv)
-    return status or int(not complete)
+    return main_of(PlanConfig, work, "plan", __doc__, argv) or ended
 
 
 if __name__ == "__main__":

@@ -44,6 +44,10 @@ void BindConsole(py::module_& m) {
       .def("state_bytes", &PyConsole::StateBytes)
       .def_property_readonly("registers", &PyConsole::Registers)
       .def("set_registers", &PyConsole::SetRegisters)
+      .def("set_picture", &PyConsole::SetPicture, py::kw_only(),
+           py::arg("nametable"), py::arg("palette"), py::arg("oam"),
+           py::arg("ctrl"), py::arg("mask"), py::arg("status"), py::arg("v"),
+           py::arg("t"), py::arg("fine_x"), py::arg("w"))
       .def_property_readonly("beam", &PyConsole::BeamPosition)
       .def_property_readonly(
           "rom_hash",

@@ -132,6 +132,34 @@ class PyConsole {
     console_->set_state(state);
   }
 
+  /// Replaces the memory of the picture unit and its registers, which the
+  /// vertical blank that has just begun finds.
+  void SetPicture(const py::bytes& nametable, const py::bytes& palette,
+                  const py::bytes& oam, uint8_t ctrl, uint8_t mask,
+                  uint8_t status, uint16_t v, uint16_t t, uint8_t fine_x,
+                  uint8_t w) {
+    nes::State state = console_->state();
+    nes::PpuState& ppu = state.ppu;
+    CopyAll("nametable", nametable, ppu.nametable);
+    CopyAll("palette", palette, ppu.palette);
+    CopyAll("oam", oam, ppu.oam);
+    ppu.ctrl = ctrl;
+    ppu.mask = mask;
+    ppu.status = static_cast<uint8_t>(status | 0x80);  // the vertical blank
+    ppu.v = v;
+    ppu.t = t;
+    ppu.fine_x = fine_x;
+    ppu.w = w;
+    if (!nes::IsPlausible(state, console_->timing())) {
+      throw py::value_error(
+          "v and t must be below 32768, and fine_x below 8, got " +
+          std::to_string(v) + ", " + std::to_string(t) + " and " +
+          std::to_string(fine_x));
+    }
+    console_->set_state(state);
+    has_jumped_ = true;
+  }
+
   py::dict TranslationSize() const {
     py::dict out;
     if (console_->translation() == nullptr) return out;
@@ -160,6 +188,18 @@ class PyConsole {
 
  private:
   using Pixels = std::array<uint8_t, nes::kScreenPixels>;
+
+  template <size_t kBytes>
+  static void CopyAll(const char* name, const py::bytes& from,
+                      uint8_t (&to)[kBytes]) {
+    const std::string_view bytes(from);
+    if (bytes.size() != kBytes) {
+      throw py::value_error(std::string(name) + " has " +
+                            std::to_string(bytes.size()) +
+                            " bytes; it must have " + std::to_string(kBytes));
+    }
+    std::memcpy(to, bytes.data(), kBytes);
+  }
 
   static nes::Engine Wanted(const std::string& name) {
     const nes::Engine engine =

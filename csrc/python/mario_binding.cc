@@ -47,7 +47,8 @@ namespace {
 namespace py = pybind11;
 
 /// Returns snapshots for pools of `spec`, with any options: new episodes that
-/// begin where saved consoles stand after some frames.
+/// begin where saved consoles stand after some frames. Without any, an episode
+/// begins at the save itself; under nes_py two idle frames after it.
 py::array_t<uint8_t> StartSnapshots(
     const envpool_protocol::PySpec<mario::Env>& spec,
     const std::vector<py::bytes>& saves,
@@ -68,10 +69,15 @@ py::array_t<uint8_t> StartSnapshots(
   auto* out = reinterpret_cast<std::byte*>(blobs.mutable_data());
   for (size_t i = 0; i < saves.size(); ++i, out += bytes) {
     const auto save = std::as_bytes(std::span(std::string_view(saves[i])));
-    const std::string_view movie(buttons[i]);
-    env.ResetToConsoleSave(
-        save, {reinterpret_cast<const uint8_t*>(movie.data()), movie.size()},
-        scratch);
+    std::string_view movie(buttons[i]);
+    if (movie.empty() && spec.shared()->timing() == nes::Timing::kConsole) {
+      env.ResetToConsole(save, scratch);
+    } else {
+      if (movie.empty()) movie = std::string_view("\0\0", 2);
+      env.ResetToConsoleSave(
+          save, {reinterpret_cast<const uint8_t*>(movie.data()), movie.size()},
+          scratch);
+    }
     env.Snapshot(out + sizeof(header));
     pool::WriteSnapshotHeader(header, env.SnapshotBytes(), out);
   }
@@ -86,5 +92,5 @@ void BindMario(py::module_& module) {
       "start_snapshots", &StartSnapshots, py::arg("spec"), py::arg("saves"),
       py::arg("buttons"),
       "Returns snapshots, uint8 (n, bytes), of episodes that begin where n "
-      "console saves stand after the buttons of 2 or more frames.");
+      "console saves stand after the buttons of 2 or more frames, or none.");
 }

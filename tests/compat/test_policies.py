@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -38,3 +40,24 @@ def test_each_clears_its_level_in_as_many_decisions_as_upstream(
     for level, flag, decisions, expected in rows:
         assert flag, level
         assert decisions == expected, level
+
+
+@pytest.mark.parametrize("level", ["1-1", "2-2", "3-4", "4-3", "7-1", "7-2", "8-4"])
+def test_policies_of_another_author_play_every_picture_as_upstream(
+    verification: Path, level: str
+) -> None:
+    """Their actions, and the pictures of all frames, have the expected checksums."""
+    pytest.importorskip("cv2", reason="their author resizes pictures with OpenCV")
+    pytest.importorskip("torch", reason="the policies are PyTorch's")
+    tool, folder = (
+        verification / "tools" / "policies84.py",
+        verification / "policies-84",
+    )
+    done = subprocess.run(
+        [sys.executable, str(tool), str(folder), level],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    (line,) = done.stdout.splitlines()
+    assert "flag True" in line
+    assert line.endswith("equal")

@@ -246,7 +246,7 @@ class Calls:
 
     def call_console_parts(self) -> None:
         """Properties, registers, live memory; a console of any bytes."""
-        choice = self.make.random.randrange(7)
+        choice = self.make.random.randrange(8)
         if choice == 0:
             name = self.make.random.choice(["pc", "a", "x", "y", "sp", "p", "q"])
             self.console.set_registers(**{name: self.arg(self.make.integer)})
@@ -261,6 +261,13 @@ class Calls:
         elif choice == 4:
             _core.Console(self.arg(lambda: self.make.damaged(self.rom)))
         elif choice == 5:
+            sizes = {"nametable": 2048, "palette": 32, "oam": 256}
+            parts = {n: self.arg(lambda size=s: bytes(size)) for n, s in sizes.items()}  # type: ignore[misc]
+            names = ("ctrl", "mask", "status", "v", "t", "fine_x", "w")
+            numbers = {name: self.arg(self.some(0, 7, 255)) for name in names}
+            self.console.set_picture(**parts, **numbers)
+            self.console.step(0)
+        elif choice == 6:
             self.flat.step(*[self.arg(self.make.integer) for _ in range(6)])
         else:
             self.kept.append(self.flat.memory)

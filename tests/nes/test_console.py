@@ -400,3 +400,25 @@ def test_reset_keeps_ram(image: bytes) -> None:
     assert int(console.ram[0x700]) == 42
     console.power_on()
     assert int(console.ram[0x700]) == 0
+
+
+def test_a_picture_of_ones_own(image: bytes) -> None:
+    console = _core.Console(image)
+    memory = {
+        "nametable": bytes(range(256)) * 8,
+        "palette": bytes(32),
+        "oam": bytes(256),
+    }
+    registers = {"ctrl": 0, "mask": 0x0E, "status": 0, "v": 0, "t": 0, "fine_x": 3}
+    console.set_picture(**memory, **registers, w=1)  # type: ignore[arg-type]
+    assert console.nametable.tobytes() == memory["nametable"]
+    saved = console.save()
+    console.load(saved)
+    for wrong, message in (
+        ({"oam": bytes(9)}, "oam has 9 bytes; it must have 256"),
+        ({"v": 0x8000}, "v and t must be below 32768"),
+        ({"fine_x": 8}, "fine_x below 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            console.set_picture(**memory | registers | wrong, w=0)  # type: ignore[arg-type]
+    assert console.save() == saved

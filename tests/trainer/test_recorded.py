@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import sys
 import zipfile
 import zlib
@@ -185,6 +186,7 @@ def test_a_speed_run_is_imported_and_plays_to_its_end(
 
 
 FM2 = "version 3\npalFlag 0\nport0 1\nromChecksum base64:AAAA\n"
+FRAME = "|0|........|||\n"
 
 
 @pytest.mark.parametrize(
@@ -194,12 +196,17 @@ FM2 = "version 3\npalFlag 0\nport0 1\nromChecksum base64:AAAA\n"
         (FM2, "it has no frames"),
         (FM2 + "|0|R.......", "frame 0 is damaged"),
         (FM2 + "|0|R.......|||\n|0|....|||", "frame 1 is damaged"),
-        (FM2 + "|1|........|||", "the console is reset in frame 0"),
+        (FM2 + FRAME + "|1|........|||", "the console is reset in frame 1"),
+        (FM2 + FRAME + "|2|........|||", "the console is reset in frame 1"),
+        (FM2 + "|4|........|||", "frame 0 has the command 4 of another machine"),
+        (FM2 + "|x|........|||", "frame 0 is damaged"),
         (FM2 + "|0|........|R.......||", "the second controller is used in frame 0"),
-        (FM2.replace("palFlag 0", "palFlag 1"), "it is for a PAL console"),
+        (FM2.replace("port0 1", "port0 5"), "it has no gamepad in the first port"),
+        (FM2 + "port1 2\n", "another device than a gamepad in the second port"),
+        (FM2 + "port2 1\n", "it has a device in the expansion port"),
         (FM2 + "savestate base64:AAAA\n", "it begins from a saved state"),
         (FM2 + "binary 1\n", "it is in the binary format"),
-        (FM2.replace("AAAA", "???") + "|0|........|||", "romChecksum is damaged"),
+        (FM2.replace("AAAA", "???") + FRAME, "romChecksum is damaged"),
         (b"\xff\xfe\x00", "cannot be imported"),
     ],
 )
@@ -218,9 +225,9 @@ LOG = "[Input]\n" + movies._BK2_KEY + "\n|..|........|\n"
     [
         (None, LOG, "it has no Header.txt"),
         ("Platform SNES\n", LOG, "it is for the platform SNES"),
-        ("PAL 1\n", LOG, "it is for a PAL console"),
         ("StartsFromSavestate True\n", LOG, "it begins from a saved state"),
-        ("", LOG.replace("|..|", "|P.|"), "frame 0 is damaged|Reset is pressed"),
+        ("", LOG + "|P.|........|\n", "Reset is pressed in frame 1"),
+        ("", LOG + "|.P|........|\n", "Power is pressed in frame 1"),
         ("", LOG + "|..|....|\n", "frame 1 is damaged"),
         ("", "|..|........|\n", "has 0 LogKey lines, must have one"),
         ("", LOG.replace("P1", "P2"), "its LogKey does not have the gamepad P1"),
@@ -239,6 +246,92 @@ def test_a_movie_of_bizhawk_that_is_damaged_or_more(tmp_path, header, log, messa
         movies.read(path)
 
 
+def test_the_first_frame_may_switch_the_console_on(tmp_path):
+    """The header may be that of a PAL movie, in another encoding than UTF-8."""
+    header = FM2.replace("palFlag 0", "palFlag 1").encode() + b"romFilename \xe9\n"
+    for number in (b"1", b"2", b"3", b""):
+        path = tmp_path / "a.fm2"
+        path.write_bytes(header + b"|" + number + b"|R......A|||\n" + FRAME.encode())
+        assert movies.read(path) == (".fm2", bytes([0x81, 0]), "000000")
+    for commands in ("P.", ".r", "Pr"):
+        path = tmp_path / "a.bk2"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("Header.txt", "PAL 1\nMD5 AB\n")
+            log = LOG.replace("|..|........|", f"|{commands}|.......A|")
+            archive.writestr("Input Log.txt", log)
+        assert movies.read(path) == (".bk2", bytes([nes.A]), "ab")
+
+
+@pytest.mark.parametrize("kind", ["fm2", "bk2"])
+def test_a_movie_may_be_packed(tmp_path, kind):
+    write = {"fm2": movies.write_fm2, "bk2": movies.write_bk2}[kind]
+    plain = tmp_path / f"a.{kind}"
+    write(plain, bytes(range(9)), bytes(64), "none")
+    packed = tmp_path / f"a.{kind}.gz"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    zipped = tmp_path / "b.zip"
+    with zipfile.ZipFile(zipped, "w") as archive:
+        archive.write(plain, "other name.FM2" if kind == "fm2" else "a.bk2")
+        archive.writestr("read me.txt", "none")
+    assert movies.read(packed) == movies.read(zipped) == movies.read(plain)
+    assert [movies.name_of(p) for p in (plain, packed, zipped)] == ["a", "a", "b"]
+    zipped.write_bytes(zipped.read_bytes()[:60])
+    with pytest.raises(ValueError, match="its archive cannot be unpacked"):
+        movies.read(zipped)
+
+
+def strangers(verification):
+    """The movies of other people, and the frame in which each ends."""
+    folder = verification / "movies"
+    return folder, json.loads((folder / "expected.json").read_text())
+
+
+@pytest.mark.rom
+@pytest.mark.verification
+@pytest.mark.slow
+def test_movies_of_other_people_play_to_their_end(verification, load_rom):
+    load_rom("world")
+    folder, ends = strangers(verification)
+    assert len(ends) == 19
+    for name, frames in ends.items():
+        foreign = "no-checksum" in name or "latin1" in name or "stops" in name
+        made = demonstration.from_movie(folder / name, "world" if foreign else "")
+        assert made.options["rom"] == ("vanilla" if "pal" in name else "world")
+        if frames is not None:
+            assert (made.ending, made.frames) == ("cleared", frames), name
+        else:
+            assert (made.ending, demonstration.last_level(made)) == ("stopped", "4-2")
+
+
+@pytest.mark.rom
+@pytest.mark.verification
+def test_the_status_says_how_a_movie_ends(verification, load_rom, tmp_path, capsys):
+    load_rom("world")
+    folder, ends = strangers(verification)
+
+    def run(*words):
+        status = command.main(["--import", *map(str, words), "--out", str(tmp_path)])
+        said = capsys.readouterr()
+        return status, said.out, said.err
+
+    status, out, _ = run(folder / "human-latin1-0.fm2", "--rom", "world")
+    assert status == 0
+    assert f"{ends['human-latin1-0.fm2']:,} frames" in out
+    status, out, _ = run(folder / "human-stops-0.fm2", "--rom", "world")
+    assert status == 3
+    assert "plays as recorded (it stopped in 4-2)" in out
+    assert demonstration.load(tmp_path / "human-stops-0.json").ending == "stopped"
+    status, _, err = run(folder / "human-latin1-0.fm2")
+    assert status == 4
+    assert "no installed ROM (vanilla, " in err
+    assert "name it: --rom world" in err
+    (tmp_path / "bad.fm2").write_text("none")
+    status, _, err = run(tmp_path / "bad.fm2")
+    assert status == 1
+    assert "it is not an .fm2 file" in err
+    assert run(tmp_path / "bad.fm2", folder / "human-latin1-0.fm2")[0] == 4
+
+
 def test_files_that_are_no_movies(tmp_path, capsys):
     text = tmp_path / "a.txt"
     text.write_text("none")
@@ -251,6 +344,8 @@ def test_files_that_are_no_movies(tmp_path, capsys):
         (["--import", "a.fm2", "--levels", "1-1"], "--import does not search"),
         (["--minari", "a-v0"], "--minari makes a data set of files"),
         (["--bk2", "--levels", "1-2"], "--bk2 writes movies from power-on"),
+        (["--rom", "world"], "--rom names the ROM of movies: it needs --import FILES"),
+        (["--import", "a.fm2", "--rom", "europe"], "rom must be one of vanilla, "),
     ):
         assert command.main(words) == 2
         assert message in capsys.readouterr().err

@@ -46,7 +46,7 @@ COMMANDS = (
 # Options of any text that hold nothing that others may not see.
 PLAIN = {
     "task", "device", "custom_actions", "levels", "test_levels", "level", "name", "to",
-    "augment", "minari",
+    "augment", "minari", "rom",
 }  # fmt: skip
 
 # Parts of a secret, and of a path: of each kind none may be found anywhere.

@@ -220,6 +220,57 @@ def test_all_episodes_count_where_none_begins_elsewhere():
     assert len(play(Followed(1, num_stages=1), -1, cleared=True)) == 1
 
 
+# -- save states of other emulators --------------------------------------------
+
+
+def with_starts(tmp_path, files, **options):
+    """A config for the World program, of which the states are."""
+    starts = ",".join(map(str, files))
+    return make_config(
+        tmp_path, **{"task": "SuperMarioBros-1-1-v3", "starts": starts} | options
+    )
+
+
+@pytest.mark.rom
+@pytest.mark.verification
+def test_a_run_begins_episodes_at_save_states(tmp_path, verification):
+    folder = verification / "states"
+    names = ("Level1-1", "Level1-4", "Level2-1-clouds-easy")
+    one, castle, clouds = (folder / f"{name}.state" for name in names)
+    levels = {"levels": ("1-1", "1-4", "4-1"), "end_episodes": 0}
+    config = with_starts(tmp_path, [one, castle, castle], max_steps=60, **levels)
+    made = open_run(config)
+    offers = made.explorer._saved
+    stages, weights, snapshots = offers.offer(np.array([0.2, 0.4, 0.3]))
+    assert stages.tolist() == [0, 1, 1]
+    assert weights.tolist() == [0.2, 0.2, 0.2]
+    assert len(snapshots) == len(offers) == 3
+    assert (snapshots[1] == snapshots[2]).all()
+    offers.clear_rates[1] = 0.5
+    state = made.explorer.state()
+    made.explorer.restore(state, going_on=True)
+    assert offers.clear_rates.tolist() == [0.0, 0.5, 0.0]
+    training.train(made)
+    points = read_points(config.run_dir)
+    assert 0 < points[0]["explore/snapshot_share"] < 1
+    with pytest.raises(ValueError, match=r"a state in 2-1, but the run plays 1-1: "):
+        open_run(with_starts(tmp_path / "other", [clouds]))
+    vanilla = with_starts(tmp_path / "other", [one], task="SuperMarioBros-1-1-v0")
+    with pytest.raises(ValueError, match=r"cannot be loaded into rom='vanilla'"):
+        open_run(vanilla)
+
+
+def test_the_files_of_starts_are_found_from_everywhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    config = with_starts(tmp_path, ["a.state", "~/b.state"]).resolved()
+    files = tmp_path / "a.state", tmp_path / "home" / "b.state"
+    assert config.explore.state_files == tuple(map(str, files))
+    assert with_starts(tmp_path, ["level"]).resolved().explore.state_files == ()
+    with pytest.raises(ValueError, match=r"starts must be level, .* or files .state"):
+        with_starts(tmp_path, ["a.state", "b.json"]).validate()
+
+
 # -- whole runs ----------------------------------------------------------------
 
 

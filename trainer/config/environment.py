@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-from mario_envpool import nes
+from mario_envpool import nes, states
 from mario_envpool.actions import ACTION_SETS
 from trainer.config.options import Need, any_of, flag_of, in_use, one_of, option
 from trainer.config.tasks import is_native
@@ -37,6 +37,11 @@ _PROGRESS = (*_MARIO, one_of("reward", "progress"), _without("reward_fn"))
 _ACTION_SET = (*_MARIO, _without("custom_actions"))
 _SEVERAL_LEVELS = Need(
     ("levels",), "several --levels", lambda run: len(run["levels"]) > 1
+)
+# Kinds of starts; others are the names of files.
+_STARTS = ("level", "frontier", "backward")
+_SNAPSHOTS = Need(
+    ("starts",), "--starts frontier or backward", lambda run: run["starts"] != "level"
 )
 _DEMONSTRATIONS = (
     _without("demos"),
@@ -232,12 +237,13 @@ def _action(text: str) -> str:
 class ExploreConfig:
     """Starts of training episodes, and bonuses for new places."""
 
-    starts: Literal["level", "frontier", "backward"] = "level"
+    starts: str = option("level", holds="path")
     """Where episodes begin. level: at the starts of levels. frontier: a share of them
     at snapshots of places that the run has reached (as in Go-Explore, Ecoffet et al.
     2021). backward: a share of them on a demonstration, first near its end, then
-    earlier and earlier (Salimans & Chen 2018). Clear rates, videos and evaluations
-    count only episodes from the start of a level."""
+    earlier and earlier (Salimans & Chen 2018). Files, separated by commas: a share of
+    them at these save states (.state) of stable-retro (docs/starts.md). Clear rates,
+    videos and evaluations count only episodes from the start of a level."""
 
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
     """Largest number of demonstrations per level. When the run begins, a search over
@@ -255,9 +261,7 @@ class ExploreConfig:
     It leads past places where more progress in the game is a dead end, such as the warp
     zone of 1-2 and the wrong lanes of mazes."""
 
-    snapshot_share: float = option(
-        0.5, needs=(one_of("starts", "frontier", "backward"),), between=(0, 1)
-    )
+    snapshot_share: float = option(0.5, needs=(_SNAPSHOTS,), between=(0, 1))
     """Share of episodes that begin at snapshots while a level is never cleared from its
     start. The share falls to 0 as the clear rate from the start rises to 1."""
 
@@ -294,12 +298,25 @@ class ExploreConfig:
     """Environment steps of the linear schedule of the novelty and count bonuses."""
 
     @property
+    def state_files(self) -> tuple[str, ...]:
+        """The files of save states in `starts`; none if it is a word."""
+        return () if self.starts in _STARTS else tuple(self.starts.split(","))
+
+    @property
     def pays(self) -> bool:
         """Whether the run ever has a bonus."""
         return self.novelty > 0 or self.count_bonus > 0
 
     def check(self) -> None:
-        """Raises ValueError if no episode would begin at the start of a level."""
+        """Raises ValueError if no episode would begin at the start of a level.
+
+        Also if `starts` is neither a word nor files.
+        """
+        if not all(file.endswith(states.SUFFIX) for file in self.state_files):
+            raise ValueError(
+                f"starts must be {', '.join(_STARTS)} or files {states.SUFFIX}, "
+                f"separated by commas, got {self.starts!r}"
+            )
         if self.starts != "level" and self.snapshot_share == 1:
             raise ValueError(
                 "snapshot_share must be below 1, got 1: no episode would begin at the "

@@ -192,16 +192,21 @@ class RunConfig:
             img_width=self.env.img_width or height,
             custom_actions=self.env.actions if self.env.custom_actions else (),
             # A checkpoint of the run may be loaded from another working directory.
-            rom_path=self.env.rom_path and str(Path(self.env.rom_path).resolve()),
+            rom_path=self.env.rom_path and _absolute(self.env.rom_path),
         )
+        explore = self.explore
+        if files := explore.state_files:
+            starts = ",".join(map(_absolute, files))
+            explore = dataclasses.replace(explore, starts=starts)
         heads = self.model.value_heads or max(1, len(levels))
         model = dataclasses.replace(self.model, value_heads=heads)
         learner, loss = self.learner, self.learner.loss
         if isinstance(loss, Distillation) and loss.teachers:
-            teachers = str(Path(loss.teachers).resolve())
-            loss = dataclasses.replace(loss, teachers=teachers)
+            loss = dataclasses.replace(loss, teachers=_absolute(loss.teachers))
             learner = dataclasses.replace(learner, loss=loss)
-        return dataclasses.replace(self, env=env, model=model, learner=learner)
+        return dataclasses.replace(
+            self, env=env, model=model, learner=learner, explore=explore
+        )
 
     def share(self, ranks: int) -> RunConfig:
         """The part of a run that each of several processes has.
@@ -345,3 +350,7 @@ class RunConfig:
                 "replay needs advantages=vtrace, got gae: replayed actions come from "
                 "older policies"
             )
+
+
+def _absolute(path: str) -> str:
+    return str(Path(path).expanduser().resolve())

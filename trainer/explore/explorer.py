@@ -27,6 +27,7 @@ from trainer.explore.backward import Backward
 from trainer.explore.cells import BoolArray, CellCounts, Entered, FloatArray, cell_keys
 from trainer.explore.demonstrations import ReplayedWay
 from trainer.explore.frontier import Archive, Frontier
+from trainer.explore.saved import SavedStates
 from trainer.rollout.arrays import IntArray, span
 from trainer.rollout.episodes import StepColumns
 
@@ -80,7 +81,7 @@ class Starts:
         pool: Any,
         config: ExploreConfig,
         *,
-        offers: Archive | Backward | None = None,
+        offers: Archive | Backward | SavedStates | None = None,
         ranks: int = 1,
     ) -> None:
         self._pool, self._config = pool, config
@@ -287,6 +288,7 @@ class Explorer:
         self._frontier: Frontier | None = None
         self._bonuses: Bonuses | None = None
         self._backward: Backward | None = None
+        self._saved: SavedStates | None = None
         self._starts: Starts | None = None
         if config.starts == "frontier" or config.pays:
             self._counts = CellCounts(num_envs)
@@ -296,8 +298,10 @@ class Explorer:
                 self._frontier = Frontier(pool, self._counts, levels, num_envs)
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
+        if config.state_files:
+            self._saved = SavedStates(pool, config.state_files, levels)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
-        offers: Archive | Backward | None = self._backward
+        offers: Archive | Backward | SavedStates | None = self._backward or self._saved
         if self._frontier is not None:
             offers = self._frontier.archive
         if offers is not None or len(levels) > 1:
@@ -307,6 +311,7 @@ class Explorer:
             "counts": self._counts,
             "frontier": self._frontier,
             "backward": self._backward,
+            "saved": self._saved,
             "guide": self._guide,
         }
         self._lock = threading.Lock()
@@ -334,7 +339,7 @@ class Explorer:
         bonus may run a network on them. None: there are no bonuses.
         """
         with self._lock:
-            for part in (self._starts, self._backward):
+            for part in (self._starts, self._backward, self._saved):
                 if part is not None:
                     part.observe(columns)
             if self._counts is None and self._guide is None:

@@ -53,13 +53,13 @@ LEVEL, POWER_ON = "level", "power-on"
 # A movie of FCEUX begins with this many frames before the console's first frame.
 _FM2_LEAD = 1
 # Offsets that an import tries: other emulators begin a few frames earlier or later.
-_LEADS = {".fm2": (1, 0, 2, -1, -2, 3), ".bk2": (0, -1, 1, -2, 2, 3)}
+_LEADS = {movies.FM2: (1, 0, 2, -1, -2, 3), movies.BK2: (0, -1, 1, -2, 2, 3)}
 # Idle frames to play after the last frame of a movie, because the buttons may end
 # before the game does.
 _BLANK_FRAMES = 600
 _ADDRESS = _core.ram_addresses
-# The mode of the game when a castle has been cleared.
-_WORLD_OVER = 2
+# The modes of the game in a level, and when a castle has been cleared.
+_PLAYING, _WORLD_OVER = 1, 2
 
 
 @dataclass(frozen=True)
@@ -185,20 +185,28 @@ def record(
     return replace(demonstration, buttons=played, reward=reward, ending=ending)
 
 
-def from_movie(path: Path) -> Demonstration:
-    """Imports a movie of another emulator, .fm2 or .bk2.
+def from_movie(path: Path, rom_name: str = "") -> Demonstration:
+    """Imports a movie of another emulator, .fm2 or .bk2, also in .zip or .gz.
 
     The first frames of emulators differ, so the import tries a few frames fewer or more
     at the beginning until the movie reaches the end of the game. If it never does, the
     import uses the emulator's usual beginning, and the demonstration ends as "stopped"
     with the movie's last frame.
 
+    Args:
+        path: the movie.
+        rom_name: the ROM to play the movie on, one of `mario_envpool.rom.ROMS`. "": the
+            ROM with the movie's checksum.
+
     Raises:
         FileNotFoundError: the file does not exist.
-        ValueError: the file is not a movie, or the movie is for another ROM.
+        RomError: the movie is for another ROM, or the ROM is not installed.
+        ValueError: the file is not a movie that can be imported.
     """
     imported = movies.read(path)
-    name = movies.rom_of(imported)
+    name = rom.revision(rom_name or movies.rom_of(imported))
+    if rom_name and name != rom_name:
+        raise rom.RomError(f"MARIO_ROM names {name}, and the movie is for {rom_name}")
     lost = name.startswith("lost-levels")
     options = {"rom": name, "lost_levels": lost, "timing": "console"}
     empty = Demonstration(
@@ -208,7 +216,7 @@ def from_movie(path: Path) -> Demonstration:
         hashlib.sha1(rom.load(name)).hexdigest(),
         start=POWER_ON,
     )
-    leads = _LEADS[path.suffix.lower()]
+    leads = _LEADS[imported.kind]
     for lead in leads:
         buttons = bytes(max(-lead, 0)) + imported.buttons[max(lead, 0) :]
         made = replace(empty, buttons=buttons + bytes(_BLANK_FRAMES))
@@ -238,6 +246,19 @@ def verify(demonstration: Demonstration) -> None:
             f"{demonstration.frames:,} frames and reward {demonstration.reward:g} "
             f"({demonstration.ending})"
         )
+
+
+def last_level(demonstration: Demonstration) -> str:
+    """The level that a movie from power-on plays last, such as 4-2; "" for none."""
+    console = nes.Console(image_of(demonstration))
+    level = ""
+    for byte in demonstration.buttons:
+        console.step(byte, draw=False)
+        ram = console.ram
+        if ram[_ADDRESS["OperMode"]] == _PLAYING:
+            # The worlds after 9 have letters.
+            level = f"{ram[_ADDRESS['World']] + 1:X}-{ram[_ADDRESS['Stage']] + 1}"
+    return level
 
 
 def environment(demonstration: Demonstration, **options: Any) -> Any:
