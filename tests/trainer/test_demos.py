@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from small_runs import CPU, differences, essence, make_config, run_in_parts
 
-from mario_envpool import nes
+from mario_envpool import nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.explore import demonstrations
 from trainer.explore.demonstrations import find_ways, read_ways, walk
@@ -155,6 +156,45 @@ def test_files_of_another_game_are_refused(env, tmp_path, changes, message):
     made_of(held(128, 8), **changes).save(path)
     with pytest.raises(ValueError, match=message):
         read_ways(env, ("1-1",), 1, [path], lambda _: None)
+
+
+@pytest.mark.slow
+@pytest.mark.rom
+@pytest.mark.parametrize("skip", [2, 3, 6])
+def test_play_at_60_frames_a_second_is_held(env, kept, tmp_path, skip):
+    """In some steps one frame has the buttons of the step before."""
+    one = demonstration.load(kept[1][0])
+    env = replace(env, frame_skip=skip)
+    idle, buttons = demonstrations._steps("a", one, env)
+    frames = np.frombuffer(one.buttons, np.uint8).copy()
+    late = np.flatnonzero(np.diff(buttons))[::3] + 1
+    if skip > 2:  # of two frames neither is most of them: the first counts
+        frames[idle + late * skip] = frames[idle + late * skip - 1]
+    else:
+        frames[idle + late * skip + 1] = frames[idle + late * skip - 1]
+    path = tmp_path / "a.json"
+    played = replace(one, buttons=frames.tobytes())
+    played.save(path)
+    lines = []
+    (way,) = read_ways(env, ("1-1",), 7, [path], lines.append)
+    assert lines[0].startswith(f"{path}: buttons change within {len(late)} of ")
+    assert lines[0].endswith("it reaches the flag")
+    assert (way.actions == demonstrations._numbers("a", buttons, [one], env)).all()
+    assert len(walk(env, [way], 7, 32)[0].obs) == len(buttons)
+
+
+@pytest.mark.rom
+def test_play_that_is_lost_when_held_is_left_out(env, tmp_path):
+    path = tmp_path / "a.json"
+    rom_sha1 = hashlib.sha1(rom.load()).hexdigest()
+    made_of([128, 129] * 9 + [128, 129, 129], rom_sha1=rom_sha1).save(path)
+    lines = []
+    with pytest.raises(ValueError, match=r"none of the 1 .* with --frame-skip 6; give"):
+        read_ways(env, ("1-1",), 1, [path], lines.append)
+    assert lines == [
+        f"{path}: buttons change within 4 of 4 steps; with the buttons of most frames "
+        "of each step it stopped: left out"
+    ]
 
 
 # -- cloning -------------------------------------------------------------------

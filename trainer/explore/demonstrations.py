@@ -10,7 +10,9 @@ Files of recordings and plans have the buttons of every frame
 frames. A file fits a run if its buttons change only between the run's steps and each
 combination is an action of the run. Recordings of policies with the same frame skip
 fit, and so do the plans of `trainer.plan`. Idle frames at the beginning count as those
-of the run's episodes. A file that does not fit raises an error that names the frame.
+of the run's episodes. In a file that does not fit, such as a person's play at 60 frames
+a second, each step holds the buttons of most of its frames, and the file is played
+again: it is left out if it no longer reaches the flag.
 """
 
 from __future__ import annotations
@@ -235,10 +237,15 @@ def read_ways(
     """Reads demonstrations as ways of a run."""
     files = {path: demonstration.load(path) for path in paths}
     made = {path: one for path, one in files.items() if one.ending == "cleared"}
+    for path, one in list(made.items()):
+        if one.level in levels:
+            made[path] = _held(path, one, env, log)
+        if made[path].ending != "cleared":
+            del made[path]
     if not made:
         raise ValueError(
             f"none of the {len(files)} demonstrations of --demos reaches the end of "
-            "its level; give at least one that does"
+            f"its level with --frame-skip {env.frame_skip}; give at least one that does"
         )
     with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
         ways: list[Way] = []
@@ -255,6 +262,33 @@ def read_ways(
     steps = sum(len(way.actions) for way in ways)
     log(f"demonstrations: {len(made)} files, {steps:,} steps to the flag{more}")
     return ways
+
+
+def _held(
+    path: Path, made: Demonstration, env: EnvConfig, log: Callable[[str], None]
+) -> Demonstration:
+    """A demonstration whose buttons change only between the run's steps."""
+    frames, skip = np.frombuffer(made.buttons, np.uint8), env.frame_skip
+    tries = []
+    for idle in range(_most_idle(frames, env) + 1):
+        # The last step may be shorter, because the flag ends it.
+        steps = frames[idle:]
+        steps = np.pad(steps, (0, -len(steps) % skip), "edge").reshape(-1, skip)
+        votes = (steps[:, :, None] == steps[:, None, :]).sum(2)
+        held = np.take_along_axis(steps, votes.argmax(1)[:, None], 1)
+        tries.append((int((steps != held).any(1).sum()), -idle, held))
+    wrong, idle, held = min(tries, key=lambda each: each[:2])
+    if not wrong:
+        return made
+    buttons = bytes(-idle) + held.repeat(skip).tobytes()
+    made = replace(made, buttons=buttons)
+    reward, count, ending = demonstration.play(made)
+    end = "reaches the flag" if ending == "cleared" else f"{ending}: left out"
+    log(
+        f"{path}: buttons change within {wrong:,} of {len(held):,} steps; with the "
+        f"buttons of most frames of each step it {end}"
+    )
+    return replace(made, buttons=buttons[:count], reward=reward, ending=ending)
 
 
 def _check_game(
@@ -279,11 +313,10 @@ def _check_game(
 def _steps(path: Path, made: Demonstration, env: EnvConfig) -> tuple[int, IntArray]:
     """Idle frames at the beginning, and the buttons of the run's steps after them."""
     frames = np.frombuffer(made.buttons, np.uint8)
-    held = np.flatnonzero(frames)
-    most = min(int(held[0]) if len(held) else 0, env.noop_max)
     # Take as many idle frames as possible, because no policy decided on them.
     cuts = {
-        idle: _first_change(frames[idle:], env.frame_skip) for idle in range(most + 1)
+        idle: _first_change(frames[idle:], env.frame_skip)
+        for idle in range(_most_idle(frames, env) + 1)
     }
     idle = max(cuts, key=lambda idle: (cuts[idle] is None, cuts[idle] or 0, idle))
     change = cuts[idle]
@@ -312,6 +345,12 @@ def _numbers(
                 f"--custom-actions {','.join(texts)}"
             )
     return np.array([numbers[byte] for byte in buttons.tolist()], np.int64)
+
+
+def _most_idle(frames: Bytes, env: EnvConfig) -> int:
+    """The most frames at the beginning that may be idle frames of an episode."""
+    held = np.flatnonzero(frames)
+    return min(int(held[0]) if len(held) else 0, env.noop_max)
 
 
 def _first_change(frames: Bytes, frame_skip: int) -> int | None:

@@ -178,7 +178,7 @@ def record(
     game = {name: options[name] for name in GAME_OPTIONS}
     rom_sha1 = hashlib.sha1(rom.load(game["rom"])).hexdigest()
     demonstration = Demonstration(task, level, game, rom_sha1, bytes(buttons))
-    reward, frames, ending = _play(demonstration)
+    reward, frames, ending = play(demonstration)
     if to_flag and ending != ENDINGS[0]:
         raise _no_flag(demonstration)
     played = demonstration.buttons[:frames]
@@ -220,7 +220,7 @@ def from_movie(path: Path, rom_name: str = "") -> Demonstration:
     for lead in leads:
         buttons = bytes(max(-lead, 0)) + imported.buttons[max(lead, 0) :]
         made = replace(empty, buttons=buttons + bytes(_BLANK_FRAMES))
-        _, frames, ending = _play(made)
+        _, frames, ending = play(made)
         if ending == ENDINGS[0]:
             return replace(made, buttons=made.buttons[:frames])
         if lead == leads[0]:
@@ -235,7 +235,7 @@ def verify(demonstration: Demonstration) -> None:
         ValueError: the ROM is another one, or the replay differs in its last frame,
             its ending or its reward.
     """
-    reward, frames, ending = _play(demonstration)
+    reward, frames, ending = play(demonstration)
     if demonstration.ending == ENDINGS[0] != ending:
         raise _no_flag(demonstration)
     played = (reward, frames, ending)
@@ -354,7 +354,7 @@ def pictures(demonstration: Demonstration) -> Iterator[npt.NDArray[np.uint8]]:
         yield from env.film(byte)[0]
 
 
-def _play(demonstration: Demonstration) -> tuple[float, int, str]:
+def play(demonstration: Demonstration) -> tuple[float, int, str]:
     """Plays the episode; returns its reward, its length in frames and its ending."""
     if demonstration.start == POWER_ON:
         return _play_from_power_on(demonstration)
@@ -370,7 +370,7 @@ def _play(demonstration: Demonstration) -> tuple[float, int, str]:
 
 
 def _play_from_power_on(demonstration: Demonstration) -> tuple[float, int, str]:
-    """See `_play`; the episode ends with the game."""
+    """See `play`; the episode ends with the game."""
     console = nes.Console(image_of(demonstration))
     last_world = int(all_levels(demonstration.task)[-1].partition("-")[0])
     for frame, byte in enumerate(demonstration.buttons, 1):
