@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "pool/spec.h"
+
 namespace mario {
 
 // clang-format off
@@ -121,18 +123,11 @@ struct Config {
   MARIO_CONFIG(MARIO_MEMBER)
 #undef MARIO_MEMBER
 
-  /// Calls visit("name", member, "help") for every option in order.
-  template <class V>
-  void Visit(V&& visit) {
-#define MARIO_VISIT(type, name, value, help) visit(#name, name, help);
-    MARIO_CONFIG(MARIO_VISIT)
-#undef MARIO_VISIT
-  }
-  template <class V>
-  void Visit(V&& visit) const {
-#define MARIO_VISIT(type, name, value, help) visit(#name, name, help);
-    MARIO_CONFIG(MARIO_VISIT)
-#undef MARIO_VISIT
+  /// Every option, in order.
+  std::vector<pool::Option> Options() {
+#define MARIO_OPTION(type, name, value, help) {#name, &name, help},
+    return {MARIO_CONFIG(MARIO_OPTION)};
+#undef MARIO_OPTION
   }
 };
 

@@ -69,8 +69,8 @@ constexpr InfoField kInfoFields[] = {
 
 }  // namespace
 
-std::vector<pool::Field> Env::Fields(const Shared& shared) {
-  std::vector<pool::Field> fields = shared.observation().Fields();
+std::vector<pool::Field> EnvShared::Fields() const {
+  std::vector<pool::Field> fields = observation_.Fields();
   for (const InfoField& field : kInfoFields) {
     fields.push_back({field.name, field.dtype, {}, field.low, field.high});
   }
@@ -123,7 +123,8 @@ void Env::ApplySeed() {
   episode_.continues = 0;
 }
 
-void Env::Reset(Scratch& scratch, const pool::StartSet* starts) {
+void Env::Reset(pool::Scratch& lent, const pool::StartSet* starts) {
+  auto& scratch = static_cast<Scratch&>(lent);
   ApplySeed();
   if (starts != nullptr) {
     const int start = starts->Pick(random_.Uniform());
@@ -216,7 +217,8 @@ uint8_t Env::ApplyStickyActions(uint8_t buttons) {
   return buttons;
 }
 
-pool::Outcome Env::Step(int32_t action, Scratch& scratch) {
+pool::Outcome Env::Step(int32_t action, pool::Scratch& lent) {
+  auto& scratch = static_cast<Scratch&>(lent);
   StepProgress step{.buttons = shared_->buttons()[action]};
   while (!step.is_over) {
     RunFrameOfStep(&step, scratch);

@@ -75,15 +75,14 @@ inline constexpr bool kIsPacked<Episode> =
                &Episode::steps_without_progress, &Episode::buttons_last,
                &Episode::continues, &Episode::reserved>();
 
-class Env {
- public:
-  static constexpr int kRenderHeight = nes::kScreenHeight;
-  static constexpr int kRenderWidth = nes::kScreenWidth;
+struct SnapshotParts;  // snapshot.cc
 
+class Env final : public pool::Env {
+ public:
   using Shared = EnvShared;
 
   /// Memory that a worker lends to the environment that it steps.
-  struct Scratch {
+  struct Scratch final : pool::Scratch {
     explicit Scratch(const Shared& shared);
     nes::Console redraw_console;  // see Redraw
     Pictures pictures;
@@ -91,22 +90,16 @@ class Env {
     std::vector<uint8_t> pixels[2];
   };
 
-  static std::vector<pool::Field> Fields(const Shared& shared);
+  /// The names in EnvShared::Fields() under default options: EnvPool needs them
+  /// as class attributes, before any EnvShared exists.
   static std::vector<std::string> FieldNames();
-  static int NumActions(const Shared& shared) {
-    return static_cast<int>(shared.buttons().size());
-  }
-  static int NumStages(const Shared& shared) { return shared.num_stages(); }
-  /// The generator that draws the stages takes seeds of 32 bits, as NumPy's
-  /// RandomState does.
-  static uint64_t MaxSeed(const Shared& shared) {
-    return shared.config().random_stages ? UINT32_MAX : UINT64_MAX;
-  }
 
   Env(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed);
 
-  void Seed(uint64_t seed);
-  void Reset(Scratch& scratch, const pool::StartSet* starts = nullptr);
+  void Seed(uint64_t seed) override;
+  /// `scratch` is an Env::Scratch, here and below.
+  void Reset(pool::Scratch& scratch,
+             const pool::StartSet* starts = nullptr) override;
   /// Resets to entry `stage` of Shared::stages(), regardless of the options.
   void ResetToStage(int stage, Scratch& scratch);
   /// Begins an episode at the state that a console's save (nes::Console::Save)
@@ -122,8 +115,8 @@ class Env {
   /// timing, without running a frame. The save lacks the picture of the frame
   /// before it, so picture and frame stack show the frame that begins there.
   void ResetToConsole(std::span<const std::byte> save, Scratch& scratch);
-  pool::Outcome Step(int32_t action, Scratch& scratch);
-  void Write(const pool::Row& row) const;
+  pool::Outcome Step(int32_t action, pool::Scratch& scratch) override;
+  void Write(const pool::Row& row) const override;
 
   /// Does the same as Step and keeps data for a viewer. `info_ram`,
   /// nes::kRamBytes long, receives work RAM at the moment at which the info was
@@ -132,13 +125,11 @@ class Env {
   pool::Outcome StepForViewer(int32_t action, Scratch& scratch,
                               uint8_t* info_ram, std::vector<uint8_t>* film);
 
-  size_t SnapshotBytes() const;
-  void Snapshot(std::byte* out) const;
-  static void CheckSnapshot(const Shared& shared,
-                            std::span<const std::byte> blob);
-  void Restore(const std::byte* blob, pool::RngMode mode);
+  size_t SnapshotBytes() const override;
+  void Snapshot(std::byte* out) const override;
+  void Restore(const std::byte* blob, pool::RngMode mode) override;
   /// Writes the picture of the last frame that was run, (240, 256, 3) RGB.
-  void Render(Scratch& scratch, uint8_t* rgb) const;
+  void Render(pool::Scratch& scratch, uint8_t* rgb) const override;
   /// Converts `count` palette indices to RGB.
   static void ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb);
 
@@ -162,8 +153,6 @@ class Env {
     StepStats stats;
     DrawnFrames drawn;
   };
-  struct SnapshotParts;
-
   void ApplySeed();
   int ChooseStage();
   bool ContinueGame(Scratch& scratch);

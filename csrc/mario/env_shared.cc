@@ -8,9 +8,10 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
-#include <type_traits>
 #include <utility>
+#include <variant>
 
+#include "mario/env.h"
 #include "mario/pictures.h"
 #include "nes/cartridge.h"
 #include "nes/console.h"
@@ -179,23 +180,24 @@ std::string Text(const std::vector<int>& value) {
 
 /// Hashes only the options that differ from their defaults, so an option that a
 /// later version adds does not change the hash.
-uint64_t HashOptions(const Config& config) {
-  std::vector<std::string> defaults;
-  Config{}.Visit([&](const char*, const auto& value, const char*) {
-    defaults.push_back(Text(value));
-  });
+uint64_t HashOptions(Config config) {
+  const auto text_of = [](const pool::Option& option) {
+    return std::visit([](auto* value) { return Text(*value); }, option.value);
+  };
+  Config unchanged;
+  const std::vector<pool::Option> defaults = unchanged.Options();
   uint64_t hash = nes::kFnvOffsetBasis;
-  size_t option = 0;
-  config.Visit([&](const std::string& name, const auto& value, const char*) {
-    const std::string given = Text(value);
-    if (given == defaults[option++]) return;
+  size_t number = 0;
+  for (const pool::Option& option : config.Options()) {
+    const std::string given = text_of(option), name = option.name;
+    if (given == text_of(defaults[number++])) continue;
     // The hash of the cartridge covers rom and rom_path; all engines give the
     // same results.
-    if (name == "rom" || name == "rom_path" || name == "engine") return;
+    if (name == "rom" || name == "rom_path" || name == "engine") continue;
     const std::string text = name + "=" + given + ";";
     hash = nes::Fnv1a(
         {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, hash);
-  });
+  }
   return hash;
 }
 
@@ -215,13 +217,13 @@ Config Checked(Config config) {
     Refuse("repeat_action_probability", Text(sticky),
            "choose a probability from 0 to below 1");
   }
-  config.Visit([](const std::string& name, const auto& value, const char*) {
-    if constexpr (std::is_same_v<std::decay_t<decltype(value)>, double>) {
-      if (!(std::abs(value) <= kMaxWeight)) {
-        Refuse(name, Text(value), "give a finite number from -1e9 to 1e9");
-      }
+  for (const pool::Option& option : config.Options()) {
+    double* const* value = std::get_if<double*>(&option.value);
+    if (value != nullptr && !(std::abs(**value) <= kMaxWeight)) {
+      Refuse(option.name, Text(**value),
+             "give a finite number from -1e9 to 1e9");
     }
-  });
+  }
   // 0 and the number that 0 stands for are the same option and have the same
   // hash.
   if (config.reward_scale == NaturalScale(ParseReward(config.reward))) {
@@ -271,6 +273,21 @@ void EnvShared::ChooseStages() {
       stages_.push_back(Target::Of(world, stage, config_.lost_levels));
     }
   }
+}
+
+std::vector<std::pair<const char*, std::string>> EnvShared::Status() const {
+  return {{"engine",
+           nes::NameOf(engine_problem_.empty() ? engine_
+                                               : nes::Engine::kInterpreter)},
+          {"engine_problem", engine_problem_}};
+}
+
+std::unique_ptr<pool::Scratch> EnvShared::MakeScratch() const {
+  return std::make_unique<Env::Scratch>(*this);
+}
+
+std::unique_ptr<pool::Env> EnvShared::MakeEnv(int env_id, uint64_t seed) const {
+  return std::make_unique<Env>(shared_from_this(), env_id, seed);
 }
 
 const StartPoint& EnvShared::start(int index, int env_id) const {

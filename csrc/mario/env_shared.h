@@ -6,7 +6,9 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mario/config.h"
@@ -16,6 +18,7 @@
 #include "nes/cartridge.h"
 #include "nes/state.h"
 #include "nes/timing.h"
+#include "pool/spec.h"
 
 namespace mario {
 
@@ -28,7 +31,8 @@ struct StartPoint {
 };
 
 /// The data that all environments of a pool share. Thread-safe.
-class EnvShared {
+class EnvShared final : public pool::Task,
+                        public std::enable_shared_from_this<EnvShared> {
  public:
   /// Throws std::invalid_argument on an option outside its range, and on a
   /// cartridge with CHR RAM.
@@ -36,6 +40,23 @@ class EnvShared {
   // Observations point into this object.
   EnvShared(const EnvShared&) = delete;
   EnvShared& operator=(const EnvShared&) = delete;
+
+  std::vector<pool::Field> Fields() const override;
+  int NumActions() const override { return static_cast<int>(buttons_.size()); }
+  /// 1 for the whole game.
+  int NumStages() const override { return static_cast<int>(starts_.size()); }
+  /// The generator that draws the stages takes seeds of 32 bits, as NumPy's
+  /// RandomState does.
+  uint64_t MaxSeed() const override {
+    return config_.random_stages ? UINT32_MAX : UINT64_MAX;
+  }
+  PictureSize Picture() const override {
+    return {nes::kScreenHeight, nes::kScreenWidth};
+  }
+  void CheckSnapshot(std::span<const std::byte> blob) const override;
+  std::vector<std::pair<const char*, std::string>> Status() const override;
+  std::unique_ptr<pool::Scratch> MakeScratch() const override;
+  std::unique_ptr<pool::Env> MakeEnv(int env_id, uint64_t seed) const override;
 
   const Config& config() const { return config_; }
   const std::shared_ptr<const nes::Cartridge>& cartridge() const {
@@ -56,8 +77,6 @@ class EnvShared {
 
   /// The stages to choose from; empty for the whole game.
   const std::vector<Target>& stages() const { return stages_; }
-  /// The number of stages to choose from; 1 for the whole game.
-  int num_stages() const { return static_cast<int>(starts_.size()); }
   /// Where episodes of stages()[index] begin (index 0 for the whole game). The
   /// game is played up to this point once, by the first environment that asks
   /// for it.

@@ -72,13 +72,13 @@ size_t BytesOfSnapshot(const EnvShared& shared) {
 }  // namespace
 
 /// A snapshot of the right size taken apart.
-struct Env::SnapshotParts {
+struct SnapshotParts {
   SnapshotBody body;
   FrameRecord older{};
   LegacyRandomState stage_random{};
   const std::byte* stack;
 
-  SnapshotParts(const std::byte* blob, const Shared& shared) {
+  SnapshotParts(const std::byte* blob, const EnvShared& shared) {
     const auto take = [&blob](void* to, size_t size) {
       std::memcpy(to, blob, size);
       blob += size;
@@ -124,12 +124,12 @@ void Env::Snapshot(std::byte* out) const {
   observation_.CopyTo(reinterpret_cast<uint8_t*>(out));
 }
 
-void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
-  if (blob.size() != BytesOfSnapshot(shared)) {
+void EnvShared::CheckSnapshot(std::span<const std::byte> blob) const {
+  if (blob.size() != BytesOfSnapshot(*this)) {
     throw std::invalid_argument(
         "this snapshot has " + std::to_string(blob.size()) +
         " bytes, but this environment's snapshots have " +
-        std::to_string(BytesOfSnapshot(shared)) +
+        std::to_string(BytesOfSnapshot(*this)) +
         "; restore it with the ROM and options it was taken with");
   }
   const auto check = [](bool good, const char* what) {
@@ -139,32 +139,30 @@ void Env::CheckSnapshot(const Shared& shared, std::span<const std::byte> blob) {
                                 "; restore it with the ROM, options and "
                                 "version it was taken with");
   };
-  const SnapshotParts parts(blob.data(), shared);
+  const SnapshotParts parts(blob.data(), *this);
   const SnapshotBody& body = parts.body;
   check(std::memcmp(body.magic, kMagic, sizeof(kMagic)) == 0,
         "the Super Mario Bros. task");
   check(body.version == kSnapshotVersion,
         "this version of the Super Mario Bros. task");
-  check(body.rom_hash == shared.cartridge()->hash(), "this ROM");
+  check(body.rom_hash == cartridge_->hash(), "this ROM");
   const nes::Timing saved = nes::TimingOf(body.state);
-  if (saved != shared.timing()) {
+  if (saved != timing_) {
     throw std::invalid_argument(
         std::string("this snapshot was taken under timing='") +
         (saved == nes::Timing::kNesPy ? "nes_py" : "console") +
-        "', but this environment has timing='" + shared.config().timing +
+        "', but this environment has timing='" + config_.timing +
         "'; restore it with the timing it was taken with");
   }
-  check(body.config_hash == shared.config_hash() &&
-            body.bytes == BytesOfSnapshot(shared),
-        "an environment with these options");
-  const nes::Timing timing = shared.timing();
-  if (nes::IsPlausible(body.state, timing) &&
-      nes::IsPlausible(body.record.before, timing) &&
-      (!HasOlderRecord(shared) ||
-       nes::IsPlausible(parts.older.before, timing)) &&
+  check(
+      body.config_hash == config_hash_ && body.bytes == BytesOfSnapshot(*this),
+      "an environment with these options");
+  if (nes::IsPlausible(body.state, timing_) &&
+      nes::IsPlausible(body.record.before, timing_) &&
+      (!HasOlderRecord(*this) ||
+       nes::IsPlausible(parts.older.before, timing_)) &&
       parts.stage_random.IsValid() && IsPlausible(body.episode) &&
-      shared.observation().IsPlausible(
-          reinterpret_cast<const uint8_t*>(parts.stack))) {
+      observation_.IsPlausible(reinterpret_cast<const uint8_t*>(parts.stack))) {
     return;
   }
   throw std::invalid_argument(

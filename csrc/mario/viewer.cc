@@ -54,7 +54,8 @@ void Env::MakeFramesWatched(const DrawnFrames& drawn, Scratch& scratch) {
   scratch.pictures.MakeOf(pictures[0], pictures[1], &observation_);
 }
 
-void Env::Render(Scratch& scratch, uint8_t* rgb) const {
+void Env::Render(pool::Scratch& lent, uint8_t* rgb) const {
+  auto& scratch = static_cast<Scratch&>(lent);
   uint8_t* pixels = scratch.pixels[0].data();
   Redraw(game_.record(0), &scratch.redraw_console, pixels);
   ToRgb(pixels, nes::kScreenPixels, rgb);

@@ -69,20 +69,7 @@ enum PoolField : size_t {
   kNumPoolFields,
 };
 
-inline std::vector<Field> PoolFields() {
-  constexpr double kInt = 2147483647.0;
-  constexpr double kFloat = 3.4028234663852886e38;
-  return {
-      {"info:env_id", DType::kInt32, {}, -kInt - 1, kInt},
-      {"info:players.env_id", DType::kInt32, {}, -kInt - 1, kInt},
-      {"elapsed_step", DType::kInt32, {}, -kInt - 1, kInt},
-      {"done", DType::kBool, {}, 0, 1},
-      {"reward", DType::kFloat32, {}, -kFloat, kFloat},
-      {"discount", DType::kFloat32, {}, 0, 1},
-      {"step_type", DType::kInt32, {}, -kInt - 1, kInt},
-      {"trunc", DType::kBool, {}, 0, 1},
-  };
-}
+std::vector<Field> PoolFields();
 
 enum class Phase : uint8_t { kNew, kIdle, kQueued, kRunning, kReady, kFailed };
 enum class Activity : uint8_t { kBuilding, kWaiting, kWorking, kStopped };
@@ -117,16 +104,13 @@ struct BatchInHand {
   std::optional<Batch> batch;
 };
 
-template <class Env>
 class AsyncPool {
  public:
-  using Shared = typename Env::Shared;
-  using Scratch = typename Env::Scratch;
   using Seed = std::optional<uint64_t>;
 
   /// Builds the environments in the threads that will run them. Throws
   /// std::invalid_argument for a bad config, EnvError if an env cannot be made.
-  AsyncPool(PoolConfig config, std::shared_ptr<const Shared> shared);
+  AsyncPool(PoolConfig config, std::shared_ptr<const Task> task);
   ~AsyncPool() { Close(); }
   AsyncPool(const AsyncPool&) = delete;
   AsyncPool& operator=(const AsyncPool&) = delete;
@@ -160,7 +144,7 @@ class AsyncPool {
   void Restore(std::span<const int32_t> ids, std::vector<std::byte> blobs,
                RngMode rng);
   /// How many stages the options name: the first weights of SetStarts.
-  int num_stages() const { return Env::NumStages(*shared_); }
+  int num_stages() const { return task_->NumStages(); }
   /// From its next reset on, every env draws the start of its episode with its
   /// own generator, in proportion to `weights`: those of the stages, then those
   /// of the `count` snapshots of running episodes in `blobs`. Envs that are
@@ -235,8 +219,8 @@ class AsyncPool {
     std::atomic<int> cpu{-1};
     std::atomic<uint64_t> tasks{0};
   };
-  /// The parts of a finished task that its entry does not contain.
-  struct TaskResult {
+  /// The parts of a result that its entry does not contain.
+  struct Result {
     float reward;
     int32_t step_type;  // 0 first, 1 middle, 2 last of an episode
   };
@@ -268,22 +252,22 @@ class AsyncPool {
   void Work(int index, std::latch& built);
   void Pin(int index);
   void Build(int index);
-  void RunTask(int id, Scratch& scratch, std::span<std::byte*> fields);
-  TaskResult ExecuteRequest(Entry& entry, Scratch& scratch);
-  TaskResult ExecuteOrReplace(int id, const char* doing, Scratch& scratch);
-  TaskResult FirstRow(Entry& entry);
+  void Serve(int id, Scratch& scratch, std::span<std::byte*> fields);
+  Result ExecuteRequest(Entry& entry, Scratch& scratch);
+  Result ExecuteOrReplace(int id, const char* doing, Scratch& scratch);
+  Result FirstRow(Entry& entry);
   void BeginEpisode(Entry& entry, Scratch& scratch);
   void Replace(int id, Scratch& scratch);
   void CountReplacement(int id, const char* doing, const std::string& error);
   std::shared_ptr<const StartSet> Starts();
-  void WriteRow(int id, RowPosition position, const TaskResult& result,
+  void WriteRow(int id, RowPosition position, const Result& result,
                 std::span<std::byte*> fields);
   void Fail(int env_id, const char* doing, const char* what) noexcept;
   template <class Action>
   bool Guard(int env_id, const char* doing, Action&& action) noexcept;
 
   PoolConfig config_;
-  const std::shared_ptr<const Shared> shared_;
+  const std::shared_ptr<const Task> task_;
   const int num_actions_;
   const int num_cpus_ = UsableCpus();
   const int64_t process_id_ = ProcessId();
@@ -317,6 +301,3 @@ class AsyncPool {
 };
 
 }  // namespace pool
-
-#include "pool/async_pool_callers.h"
-#include "pool/async_pool_workers.h"

@@ -1,16 +1,17 @@
-// The contract between the generic pool and an environment: the fields of a
-// batch, the outcome of a step, and the memory for results. Environments
-// include this file and no other file of the pool, so they do not depend on
-// threads.
+// The contract between the pool and a task: what a task and its environments
+// do, the fields of a batch, the outcome of a step, and the memory for results.
+// Tasks include this file and no other file of the pool, so they do not depend
+// on threads.
 #pragma once
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
-#include <stdexcept>
 #include <string>
+#include <utility>
+#include <variant>
 #include <vector>
 
 namespace pool {
@@ -105,66 +106,71 @@ struct StartSet {
   }
 };
 
-/// Returns the running sums of the weights of `num_stages` stages and
-/// `num_snapshots` snapshots. Throws std::invalid_argument if there is not one
-/// weight per stage and snapshot, if a weight is negative or not finite, or if
-/// their sum is 0 or not finite.
-inline std::vector<double> CumulativeWeights(std::span<const double> weights,
-                                             int num_stages,
-                                             size_t num_snapshots) {
-  const size_t expected = static_cast<size_t>(num_stages) + num_snapshots;
-  if (weights.size() != expected) {
-    throw std::invalid_argument(
-        "set_starts: got " + std::to_string(weights.size()) +
-        " weights; give one for each stage and snapshot, here " +
-        std::to_string(num_stages) + " + " + std::to_string(num_snapshots));
-  }
-  std::vector<double> cumulative;
-  double sum = 0;
-  for (size_t i = 0; i < expected; ++i) {
-    if (!(weights[i] >= 0) || std::isinf(weights[i])) {
-      throw std::invalid_argument("set_starts: weight " + std::to_string(i) +
-                                  " is " + std::to_string(weights[i]) +
-                                  "; weights are finite and 0 or more");
-    }
-    cumulative.push_back(sum += weights[i]);
-  }
-  if (!(sum > 0) || std::isinf(sum)) {
-    throw std::invalid_argument(
-        "set_starts: the weights add up to " + std::to_string(sum) +
-        "; at least one must be positive, and their sum must be finite");
-  }
-  return cumulative;
-}
+/// An option of a pool or of its task.
+struct Option {
+  const char* name;
+  std::variant<bool*, int*, double*, std::string*, std::vector<int>*,
+               std::vector<std::string>*>
+      value;
+  const char* help;
+};
 
-// An environment type `Env` for AsyncPool<Env> has:
-//
-//   struct Shared;    immutable, built once per pool, shared by all workers
-//   struct Scratch;   per worker, constructible from `const Shared&`
-//   static std::vector<Field> Fields(const Shared&);
-//   static std::vector<std::string> FieldNames();
-//                   the names in Fields() under default options: EnvPool needs
-//                   them as class attributes, before any Shared exists
-//   static int NumActions(const Shared&);   actions are 0 .. NumActions - 1
-//   static int NumStages(const Shared&);    stages that the options name
-//   Env(std::shared_ptr<const Shared>, int env_id, uint64_t seed);
-//   void Seed(uint64_t seed);               takes effect at the next Reset
-//   static uint64_t MaxSeed(const Shared&);
-//                   the largest seed; the pool refuses larger ones
-//   void Reset(Scratch&, const StartSet*);
-//                   draws a start from the set; null: the options decide
-//   Outcome Step(int32_t action, Scratch&);
-//   void Write(const Row&) const;           the fields of the last result
-//   size_t SnapshotBytes() const;           equal for all envs of one Shared
-//   void Snapshot(std::byte* out) const;    also before the first Reset
-//   static void CheckSnapshot(const Shared&, std::span<const std::byte> blob);
-//                   throws std::invalid_argument on a foreign or damaged blob
-//                   and on one of another size, before it reads any of it
-//   void Restore(const std::byte* blob, RngMode);   of a blob that passes
-//   void Render(Scratch&, uint8_t* rgb) const;
-//                   the picture, (kRenderHeight, kRenderWidth, 3) RGB
-//   static constexpr int kRenderHeight, kRenderWidth;
-//
-// Any of these may throw; the pool rethrows the exception with the env id.
+/// The memory that a worker lends to the environment that it steps.
+class Scratch {
+ public:
+  virtual ~Scratch() = default;
+};
+
+/// One environment. Any function may throw; the pool rethrows the exception
+/// with the environment's id.
+class Env {
+ public:
+  virtual ~Env() = default;
+
+  /// Takes effect at the next Reset.
+  virtual void Seed(uint64_t seed) = 0;
+  /// Draws a start from the set; null: the options decide.
+  virtual void Reset(Scratch& scratch, const StartSet* starts) = 0;
+  virtual Outcome Step(int32_t action, Scratch& scratch) = 0;
+  /// Writes the fields of the last result.
+  virtual void Write(const Row& row) const = 0;
+  /// Equal for all environments of one task.
+  virtual size_t SnapshotBytes() const = 0;
+  /// Also before the first Reset.
+  virtual void Snapshot(std::byte* out) const = 0;
+  /// Restores a blob that passes Task::CheckSnapshot.
+  virtual void Restore(const std::byte* blob, RngMode mode) = 0;
+  /// Writes the picture, of Task::Picture(), RGB.
+  virtual void Render(Scratch& scratch, uint8_t* rgb) const = 0;
+};
+
+/// What all environments of a pool share, and how they are made. Immutable, and
+/// used by all workers at once.
+class Task {
+ public:
+  struct PictureSize {
+    int height, width;
+  };
+
+  virtual ~Task() = default;
+
+  virtual std::vector<Field> Fields() const = 0;
+  /// Actions are 0 .. NumActions() - 1.
+  virtual int NumActions() const = 0;
+  /// Stages that the options name.
+  virtual int NumStages() const = 0;
+  /// The largest seed; the pool refuses larger ones.
+  virtual uint64_t MaxSeed() const = 0;
+  virtual PictureSize Picture() const = 0;
+  /// Throws std::invalid_argument on a foreign or damaged blob and on one of
+  /// another size, before it reads any of it.
+  virtual void CheckSnapshot(std::span<const std::byte> blob) const = 0;
+  /// The task's own entries of a pool's status.
+  virtual std::vector<std::pair<const char*, std::string>> Status() const {
+    return {};
+  }
+  virtual std::unique_ptr<Scratch> MakeScratch() const = 0;
+  virtual std::unique_ptr<Env> MakeEnv(int env_id, uint64_t seed) const = 0;
+};
 
 }  // namespace pool

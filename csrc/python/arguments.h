@@ -12,6 +12,7 @@
 #include <stdexcept>
 #include <string>
 #include <type_traits>
+#include <variant>
 #include <vector>
 
 #include "pool/spec.h"
@@ -79,17 +80,21 @@ bool IsOfType(py::handle value) {
   return true;
 }
 
-/// Sets `member` from a Python value; TypeError names the option.
-template <class T>
-void ReadOption(const char* name, py::handle value, T* member) {
-  try {
-    if (!IsOfType<T>(value)) throw py::cast_error();
-    *member = value.cast<T>();
-  } catch (const py::cast_error&) {
-    throw py::type_error(std::string("config ") + name + " must be " +
-                         TypeName<T>() + ", got " +
-                         py::repr(value).cast<std::string>() + Range<T>());
-  }
+/// Sets an option from a Python value; TypeError names the option.
+inline void ReadOption(py::handle value, const pool::Option& option) {
+  std::visit(
+      [&]<class T>(T* member) {
+        try {
+          if (!IsOfType<T>(value)) throw py::cast_error();
+          *member = value.cast<T>();
+        } catch (const py::cast_error&) {
+          throw py::type_error(std::string("config ") + option.name +
+                               " must be " + TypeName<T>() + ", got " +
+                               py::repr(value).cast<std::string>() +
+                               Range<T>());
+        }
+      },
+      option.value);
 }
 
 inline std::string Describe(py::handle value) {

@@ -29,11 +29,11 @@ namespace {
 mario::Config ConfigFromDict(const py::dict& options) {
   mario::Config config;
   const py::dict unknown = options.attr("copy")();
-  config.Visit([&](const char* name, auto& member, const char*) {
-    if (!options.contains(name)) return;
-    envpool_protocol::ReadOption(name, options[name], &member);
-    unknown.attr("pop")(name);
-  });
+  for (const pool::Option& option : config.Options()) {
+    if (!options.contains(option.name)) continue;
+    envpool_protocol::ReadOption(options[option.name], option);
+    unknown.attr("pop")(option.name);
+  }
   for (const auto& item : unknown) {
     throw std::invalid_argument("unknown option '" +
                                 item.first.cast<std::string>() + "'");
@@ -57,7 +57,7 @@ class SingleEnv {
   SingleEnv(const py::bytes& rom, const py::dict& options, int env_id,
             py::handle seed)
       : shared_(MakeShared(rom, options)),
-        fields_(mario::Env::Fields(*shared_)),
+        fields_(shared_->Fields()),
         scratch_(*shared_),
         env_(shared_, env_id, CheckedSeed(seed)) {}
 
@@ -77,7 +77,7 @@ class SingleEnv {
   /// Begins an episode as Reset does, and keeps the buttons of all frames from
   /// power-on, start screen and skipped waits included.
   py::dict ResetAndRecord() {
-    if (shared_->num_stages() != 1 || shared_->config().noop_max != 0 ||
+    if (shared_->NumStages() != 1 || shared_->config().noop_max != 0 ||
         !shared_->config().noops.empty()) {
       throw std::invalid_argument(
           "a movie covers one level or the whole game, without idle frames; "
@@ -122,8 +122,8 @@ class SingleEnv {
     const pool::Outcome outcome = Run(action, &film);
     py::array_t<uint8_t> frames(
         {static_cast<py::ssize_t>(film.size() / nes::kScreenPixels),
-         static_cast<py::ssize_t>(mario::Env::kRenderHeight),
-         static_cast<py::ssize_t>(mario::Env::kRenderWidth),
+         static_cast<py::ssize_t>(nes::kScreenHeight),
+         static_cast<py::ssize_t>(nes::kScreenWidth),
          static_cast<py::ssize_t>(3)});
     mario::Env::ToRgb(film.data(), film.size(), frames.mutable_data());
     return py::make_tuple(frames, outcome.reward, outcome.terminated,
@@ -154,7 +154,7 @@ class SingleEnv {
   py::dict Restore(const py::bytes& bytes, bool keep_rng) {
     const std::string blob = bytes;
     const auto from = std::as_bytes(std::span(blob));
-    mario::Env::CheckSnapshot(*shared_, from);
+    shared_->CheckSnapshot(from);
     env_.Restore(from.data(),
                  keep_rng ? pool::RngMode::kKeep : pool::RngMode::kSaved);
     Moved();
@@ -179,8 +179,7 @@ class SingleEnv {
 
   /// Returns the picture of the last frame; after a step it is drawn already.
   py::array_t<uint8_t> Render() {
-    py::array_t<uint8_t> picture(
-        {mario::Env::kRenderHeight, mario::Env::kRenderWidth, 3});
+    py::array_t<uint8_t> picture({nes::kScreenHeight, nes::kScreenWidth, 3});
     const uint64_t frame = env_.game().frames();
     if (observed_ == frame) {
       mario::Env::ToRgb(scratch_.pixels[frame & 1].data(), nes::kScreenPixels,
@@ -197,7 +196,7 @@ class SingleEnv {
     return py::array_t<uint8_t>(static_cast<py::ssize_t>(info_ram_.size()),
                                 info_ram_.data());
   }
-  int num_actions() const { return mario::Env::NumActions(*shared_); }
+  int num_actions() const { return shared_->NumActions(); }
   uint64_t frames() { return env_.game().frames(); }
   std::vector<int> buttons() const {
     return {shared_->buttons().begin(), shared_->buttons().end()};
@@ -222,14 +221,14 @@ class SingleEnv {
 
   uint64_t CheckedSeed(py::handle given) const {
     const uint64_t seed = envpool_protocol::ReadSeed(given, "_MarioEnv");
-    const uint64_t max_seed = mario::Env::MaxSeed(*shared_);
+    const uint64_t max_seed = shared_->MaxSeed();
     if (seed <= max_seed) return seed;
     throw std::invalid_argument("seed=" + std::to_string(seed) +
                                 " is outside 0 to " + std::to_string(max_seed));
   }
 
   void RequireStage(int stage) const {
-    const int count = shared_->num_stages();
+    const int count = shared_->NumStages();
     if (stage >= 0 && stage < count) return;
     throw std::out_of_range("stage=" + std::to_string(stage) +
                             " is outside 0 to " + std::to_string(count - 1));

@@ -20,10 +20,9 @@
 
 namespace envpool_protocol {
 
-template <class Env>
 class PoolPort final : public xla_port::Port {
  public:
-  explicit PoolPort(std::shared_ptr<pool::AsyncPool<Env>> pool)
+  explicit PoolPort(std::shared_ptr<pool::AsyncPool> pool)
       : pool_(std::move(pool)) {
     for (const pool::Field& field : pool_->layout().fields()) {
       array_bytes_.push_back(field.RowBytes() * size_t(batch_size()));
@@ -66,7 +65,7 @@ class PoolPort final : public xla_port::Port {
  private:
   int batch_size() const { return pool_->config().batch_size; }
 
-  const std::shared_ptr<pool::AsyncPool<Env>> pool_;
+  const std::shared_ptr<pool::AsyncPool> pool_;
   std::vector<size_t> array_bytes_;
 };
 

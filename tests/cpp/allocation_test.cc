@@ -111,7 +111,7 @@ void operator delete[](void* memory, size_t, std::align_val_t) noexcept {
 namespace {
 
 using pool::CountingEnv;
-using Pool = pool::AsyncPool<CountingEnv>;
+using Pool = pool::AsyncPool;
 using Bytes = std::vector<std::byte>;
 constexpr std::chrono::milliseconds kLong{60000};
 
@@ -464,12 +464,11 @@ TEST_P(WorkerTest, APoolThatCannotBeMadeSaysWhy) {
 }
 
 TEST_P(WorkerTest, ATaskThatFailsClosesThePool) {
-  using MarioPool = pool::AsyncPool<mario::Env>;
   EXPECT_GT(FailEachInWorkers(GetParam(),
                               [this] {
                                 mario::Config config;
                                 config.img_height = config.img_width = 8;
-                                MarioPool pool(
+                                Pool pool(
                                     {.num_envs = 1, .num_threads = 1},
                                     std::make_shared<const mario::Env::Shared>(
                                         config, fuzz::StandIn()));
@@ -560,7 +559,7 @@ TEST(OutOfMemoryTest, AnEnvIsRestoredWithoutNewMemory) {
   env.Step(1, scratch);
   const int failures = FailEach(
       [&] {
-        mario::Env::CheckSnapshot(*shared, blob);
+        shared->CheckSnapshot(blob);
         env.Restore(blob.data(), pool::RngMode::kSaved);
       },
       [] {});

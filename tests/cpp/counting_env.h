@@ -33,28 +33,29 @@ struct CountingConfig {
   int max_sleep_us = 0;
   std::string label = "count";
 
-  template <class Visitor>
-  void Visit(Visitor&& visit) {
-    visit("obs_shape", obs_shape, "shape of the uint8 observation");
-    visit("num_actions", num_actions, "actions are 0 to this minus 1");
-    visit("num_stages", num_stages, "stages that episodes can begin at");
-    visit("episode_steps", episode_steps,
-          "steps after which an episode terminates");
-    visit("truncate_steps", truncate_steps,
-          "steps after which it is truncated; 0: never");
-    visit("throw_env", throw_env, "environment that throws; -1: none");
-    visit("throw_step", throw_step,
-          "step of its life at which it throws; 0: a reset");
-    visit("throw_construct_env", throw_construct_env,
-          "environment that cannot be made; -1: none");
-    visit("max_sleep_us", max_sleep_us, "sleep up to this long in each step");
-    visit("label", label, "stored in snapshots; another label is refused");
+  std::vector<Option> Options() {
+    return {
+        {"obs_shape", &obs_shape, "shape of the uint8 observation"},
+        {"num_actions", &num_actions, "actions are 0 to this minus 1"},
+        {"num_stages", &num_stages, "stages that episodes can begin at"},
+        {"episode_steps", &episode_steps,
+         "steps after which an episode terminates"},
+        {"truncate_steps", &truncate_steps,
+         "steps after which it is truncated; 0: never"},
+        {"throw_env", &throw_env, "environment that throws; -1: none"},
+        {"throw_step", &throw_step,
+         "step of its life at which it throws; 0: a reset"},
+        {"throw_construct_env", &throw_construct_env,
+         "environment that cannot be made; -1: none"},
+        {"max_sleep_us", &max_sleep_us, "sleep up to this long in each step"},
+        {"label", &label, "stored in snapshots; another label is refused"},
+    };
   }
 };
 
-class CountingEnv {
+class CountingEnv final : public Env {
  public:
-  struct Shared {
+  struct Shared final : Task, std::enable_shared_from_this<Shared> {
     CountingConfig config;
     size_t obs_bytes;
 
@@ -68,9 +69,43 @@ class CountingEnv {
             std::to_string(sizeof(Counters)) + " bytes");
       }
     }
-  };
-  struct Scratch {
-    explicit Scratch(const Shared&) {}
+    std::vector<Field> Fields() const override {
+      constexpr double kBig = 2147483647.0;
+      return {ObsField(config),
+              {"info:episode", DType::kInt32, {}, 0, kBig},
+              {"info:total", DType::kInt64, {}, 0, kBig},
+              {"info:hash", DType::kInt64, {}, -9.2e18, 9.2e18},
+              {"info:status", DType::kInt8, {}, -128, 127},
+              {"info:pair", DType::kInt32, {2}, 0, kBig},
+              {"info:half", DType::kFloat32, {}, 0, kBig},
+              {"info:start", DType::kInt32, {}, -1, kBig}};
+    }
+    int NumActions() const override { return config.num_actions; }
+    int NumStages() const override { return config.num_stages; }
+    uint64_t MaxSeed() const override {
+      return std::numeric_limits<uint64_t>::max();
+    }
+    PictureSize Picture() const override {
+      return {kRenderHeight, kRenderWidth};
+    }
+    void CheckSnapshot(std::span<const std::byte> blob) const override {
+      if (blob.size() != kLabelBytes + sizeof(Counters)) {
+        throw std::invalid_argument(
+            "this snapshot has " + std::to_string(blob.size()) +
+            " bytes, but this environment's snapshots have " +
+            std::to_string(kLabelBytes + sizeof(Counters)));
+      }
+      const Label label = LabelOf(*this);
+      if (std::memcmp(blob.data(), label.text, kLabelBytes) == 0) return;
+      throw std::invalid_argument("saved under another label than " +
+                                  config.label);
+    }
+    std::unique_ptr<Scratch> MakeScratch() const override {
+      return std::make_unique<Scratch>();
+    }
+    std::unique_ptr<Env> MakeEnv(int env_id, uint64_t seed) const override {
+      return std::make_unique<CountingEnv>(shared_from_this(), env_id, seed);
+    }
   };
   static constexpr int kRenderHeight = 6;
   static constexpr int kRenderWidth = 8;
@@ -78,26 +113,6 @@ class CountingEnv {
   static std::vector<std::string> FieldNames() {
     return {"obs",         "info:episode", "info:total", "info:hash",
             "info:status", "info:pair",    "info:half",  "info:start"};
-  }
-  static std::vector<Field> Fields(const Shared& shared) {
-    constexpr double kBig = 2147483647.0;
-    return {ObsField(shared.config),
-            {"info:episode", DType::kInt32, {}, 0, kBig},
-            {"info:total", DType::kInt64, {}, 0, kBig},
-            {"info:hash", DType::kInt64, {}, -9.2e18, 9.2e18},
-            {"info:status", DType::kInt8, {}, -128, 127},
-            {"info:pair", DType::kInt32, {2}, 0, kBig},
-            {"info:half", DType::kFloat32, {}, 0, kBig},
-            {"info:start", DType::kInt32, {}, -1, kBig}};
-  }
-  static int NumActions(const Shared& shared) {
-    return shared.config.num_actions;
-  }
-  static uint64_t MaxSeed(const Shared&) {
-    return std::numeric_limits<uint64_t>::max();
-  }
-  static int NumStages(const Shared& shared) {
-    return shared.config.num_stages;
   }
 
   CountingEnv(std::shared_ptr<const Shared> shared, int env_id, uint64_t seed)
@@ -108,12 +123,12 @@ class CountingEnv {
     }
   }
 
-  void Seed(uint64_t seed) {
+  void Seed(uint64_t seed) override {
     counters_.seed = seed;
     counters_.rng = Mix(seed);  // neighbouring seeds share no draws
   }
 
-  void Reset(Scratch&, const StartSet* starts) {
+  void Reset(Scratch&, const StartSet* starts) override {
     MaybeThrow(0);
     counters_.step = 0;
     ++counters_.episode;
@@ -131,7 +146,7 @@ class CountingEnv {
     }
   }
 
-  Outcome Step(int32_t action, Scratch&) {
+  Outcome Step(int32_t action, Scratch&) override {
     const CountingConfig& config = shared_->config;
     if (config.max_sleep_us > 0) {
       std::this_thread::sleep_for(std::chrono::microseconds(
@@ -146,7 +161,7 @@ class CountingEnv {
             config.truncate_steps > 0 && step >= config.truncate_steps};
   }
 
-  void Write(const Row& row) const {
+  void Write(const Row& row) const override {
     std::memset(row.at<uint8_t>(0), static_cast<uint8_t>(counters_.hash),
                 shared_->obs_bytes);
     std::memcpy(row.at<uint8_t>(0), &counters_, sizeof(counters_));
@@ -160,35 +175,23 @@ class CountingEnv {
     *row.at<int32_t>(7) = counters_.start;
   }
 
-  size_t SnapshotBytes() const { return kLabelBytes + sizeof(counters_); }
+  size_t SnapshotBytes() const override {
+    return kLabelBytes + sizeof(counters_);
+  }
 
-  void Snapshot(std::byte* out) const {
+  void Snapshot(std::byte* out) const override {
     const Label label = LabelOf(*shared_);
     std::memcpy(out, label.text, kLabelBytes);
     std::memcpy(out + kLabelBytes, &counters_, sizeof(counters_));
   }
 
-  static void CheckSnapshot(const Shared& shared,
-                            std::span<const std::byte> blob) {
-    if (blob.size() != kLabelBytes + sizeof(Counters)) {
-      throw std::invalid_argument(
-          "this snapshot has " + std::to_string(blob.size()) +
-          " bytes, but this environment's snapshots have " +
-          std::to_string(kLabelBytes + sizeof(Counters)));
-    }
-    const Label label = LabelOf(shared);
-    if (std::memcmp(blob.data(), label.text, kLabelBytes) == 0) return;
-    throw std::invalid_argument("saved under another label than " +
-                                shared.config.label);
-  }
-
-  void Restore(const std::byte* blob, RngMode rng) {
+  void Restore(const std::byte* blob, RngMode rng) override {
     const uint64_t kept = counters_.rng;
     counters_ = Read(blob);
     if (rng == RngMode::kKeep) counters_.rng = kept;
   }
 
-  void Render(Scratch&, uint8_t* rgb) const {
+  void Render(Scratch&, uint8_t* rgb) const override {
     for (int i = 0; i < kRenderHeight * kRenderWidth; ++i) {
       rgb[3 * i] = static_cast<uint8_t>(env_id_);
       rgb[3 * i + 1] = static_cast<uint8_t>(counters_.step);

@@ -64,7 +64,7 @@ struct Played {
     return blob;
   }
   void Restore(const std::vector<std::byte>& blob) {
-    mario::Env::CheckSnapshot(*shared, blob);
+    shared->CheckSnapshot(blob);
     env.Restore(blob.data(), pool::RngMode::kSaved);
   }
 
@@ -92,7 +92,7 @@ TEST(SnapshotTest, OfAnEnvThatWasNeverResetIsTakenBack) {
   mario::Env env(shared, 0, 1);
   std::vector<std::byte> blob(env.SnapshotBytes());
   env.Snapshot(blob.data());
-  EXPECT_NO_THROW(mario::Env::CheckSnapshot(*shared, blob));
+  EXPECT_NO_THROW(shared->CheckSnapshot(blob));
   env.Restore(blob.data(), pool::RngMode::kSaved);
 }
 
@@ -165,7 +165,7 @@ TEST(SnapshotTest, AnotherLengthIsRefusedUnread) {
     blob.resize(bytes);
     blob.shrink_to_fit();
     try {
-      mario::Env::CheckSnapshot(*played.shared, blob);
+      played.shared->CheckSnapshot(blob);
       FAIL() << bytes << " bytes were taken";
     } catch (const std::invalid_argument& error) {
       EXPECT_NE(std::string(error.what())

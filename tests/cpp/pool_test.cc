@@ -29,7 +29,6 @@
 namespace {
 
 using std::chrono::milliseconds;
-using CountingPool = pool::AsyncPool<pool::CountingEnv>;
 constexpr milliseconds kLong{60000};
 
 std::vector<int32_t> Range(int count) {
@@ -258,15 +257,15 @@ TEST(BatchRingTest, DeadlineAndCloseEndAWait) {
 
 // ------------------------------------------------------------------- pool
 
-std::unique_ptr<CountingPool> MakePool(pool::PoolConfig config,
-                                       pool::CountingConfig counting = {}) {
+std::unique_ptr<pool::AsyncPool> MakePool(pool::PoolConfig config,
+                                          pool::CountingConfig counting = {}) {
   counting.obs_shape = {64};
-  return std::make_unique<CountingPool>(
+  return std::make_unique<pool::AsyncPool>(
       std::move(config),
       std::make_shared<const pool::CountingEnv::Shared>(counting));
 }
 
-pool::Batch MustRecv(CountingPool& pool) {
+pool::Batch MustRecv(pool::AsyncPool& pool) {
   std::optional<pool::Batch> batch = pool.Recv(kLong);
   if (!batch) throw std::runtime_error("no batch came");
   return *batch;

@@ -13,21 +13,20 @@
 #include "nes/opcodes.h"
 #include "preprocess/frame.h"
 #include "python/console_binding.h"
-#include "python/envpool_pool.h"
-
-template <>
-struct envpool_protocol::EnvTraits<pool::CountingEnv> {
-  using Config = pool::CountingConfig;
-
-  static std::shared_ptr<const pool::CountingEnv::Shared> MakeShared(
-      Config config) {
-    return std::make_shared<const pool::CountingEnv::Shared>(std::move(config));
-  }
-
-  static void AddStatus(const pool::CountingEnv::Shared&, py::dict&) {}
-};
+#include "python/envpool_protocol.h"
 
 namespace {
+
+class CountingOptions final : public envpool_protocol::TaskOptions {
+ public:
+  std::vector<pool::Option> Options() override { return config_.Options(); }
+  std::shared_ptr<const pool::Task> MakeTask() const override {
+    return std::make_shared<const pool::CountingEnv::Shared>(config_);
+  }
+
+ private:
+  pool::CountingConfig config_;
+};
 
 /// A CPU with the flat memory of the single-step test vectors.
 class FlatCpu {
@@ -154,8 +153,14 @@ py::list Paths() {
 }  // namespace
 
 PYBIND11_MODULE(_testing, module) {
-  envpool_protocol::Bind<pool::CountingEnv>(module, "_CountingEnvSpec",
-                                            "_CountingEnvPool");
+  envpool_protocol::Bind(
+      module,
+      {.spec_name = "_CountingEnvSpec",
+       .pool_name = "_CountingEnvPool",
+       .make_options = []() -> std::unique_ptr<envpool_protocol::TaskOptions> {
+         return std::make_unique<CountingOptions>();
+       },
+       .field_names = pool::CountingEnv::FieldNames()});
   py::module_::import("mario_envpool._core");  // has the base class
   py::class_<PyCheckedConsole, PyConsole>(module, "CheckedConsole")
       .def(py::init<const py::bytes&, const std::string&, bool>(),

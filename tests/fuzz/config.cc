@@ -48,16 +48,11 @@ void Draw(fuzz::Input& input, std::vector<T>* value) {
   for (T& item : *value) Draw(input, &item);
 }
 
-/// Draws up to four options of `config` again.
-template <class Config>
-void DrawSome(fuzz::Input& input, Config* config) {
-  int count = 0;
-  config->Visit([&](const char*, auto&, const char*) { ++count; });
+/// Draws up to four of `options` again.
+void DrawSome(fuzz::Input& input, const std::vector<pool::Option>& options) {
   for (uint32_t changes = input.Below(5); changes > 0; --changes) {
-    int chosen = static_cast<int>(input.Below(static_cast<uint32_t>(count)));
-    config->Visit([&](const char*, auto& member, const char*) {
-      if (chosen-- == 0) Draw(input, &member);
-    });
+    const uint32_t chosen = input.Below(static_cast<uint32_t>(options.size()));
+    std::visit([&](auto* value) { Draw(input, value); }, options[chosen].value);
   }
 }
 
@@ -79,10 +74,10 @@ class Rows {
 
 void Play(fuzz::Input& input,
           const std::shared_ptr<const mario::Env::Shared>& shared) {
-  const Rows rows(mario::Env::Fields(*shared));
+  const Rows rows(shared->Fields());
   mario::Env::Scratch scratch(*shared);
   mario::Env env(shared, static_cast<int>(input.Below(3)), input.Take<char>());
-  const int actions = mario::Env::NumActions(*shared);
+  const int actions = shared->NumActions();
   try {
     env.Reset(scratch);
     for (int i = 0; i < 3; ++i) {
@@ -92,7 +87,7 @@ void Play(fuzz::Input& input,
     }
     std::vector<std::byte> blob(env.SnapshotBytes());
     env.Snapshot(blob.data());
-    mario::Env::CheckSnapshot(*shared, blob);
+    shared->CheckSnapshot(blob);
     env.Restore(blob.data(), pool::RngMode::kSaved);
   } catch (const std::runtime_error& error) {
     fuzz::Require(error.what()[0] != '\0', "a failure says why");
@@ -107,18 +102,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const bool play = input.Once(8);
   mario::Config config;
   if (input.Flag()) config.img_height = config.img_width = 16;
-  DrawSome(input, &config);
+  DrawSome(input, config.Options());
   std::shared_ptr<const mario::Env::Shared> shared;
   if (!fuzz::Refused([&] {
         shared = std::make_shared<const mario::Env::Shared>(config, cartridge);
       })) {
-    fuzz::Require(!mario::Env::Fields(*shared).empty(), "there are fields");
-    fuzz::Require(mario::Env::NumActions(*shared) > 0, "there are actions");
+    fuzz::Require(!shared->Fields().empty(), "there are fields");
+    fuzz::Require(shared->NumActions() > 0, "there are actions");
     if (play) Play(input, shared);
   }
 
   pool::PoolConfig pool_config;
-  DrawSome(input, &pool_config);
+  DrawSome(input, pool_config.Options());
   if (!fuzz::Refused([&] { pool_config.Validate(); })) {
     fuzz::Require(1 <= pool_config.batch_size &&
                       pool_config.batch_size <= pool_config.num_envs,

@@ -49,7 +49,7 @@ struct Played {
                                                           fuzz::StandIn())),
         scratch(*shared),
         env(shared, 0, 1) {
-    for (const pool::Field& field : mario::Env::Fields(*shared)) {
+    for (const pool::Field& field : shared->Fields()) {
       memory.emplace_back(field.RowBytes());
     }
     for (auto& bytes : memory) row.push_back(bytes.data());
@@ -63,14 +63,14 @@ struct Played {
       env.Reset(scratch);
     }
   }
-  int actions() const { return mario::Env::NumActions(*shared); }
+  int actions() const { return shared->NumActions(); }
   std::vector<std::byte> Snapshot() const {
     std::vector<std::byte> blob(env.SnapshotBytes());
     env.Snapshot(blob.data());
     return blob;
   }
   void Restore(const std::vector<std::byte>& blob, pool::RngMode mode) {
-    mario::Env::CheckSnapshot(*shared, blob);
+    shared->CheckSnapshot(blob);
     env.Restore(blob.data(), mode);
   }
 
@@ -109,8 +109,8 @@ void Play(fuzz::Input& input, Played& played) {
 void Start(fuzz::Input& input, Played& played,
            const std::vector<std::byte>& blob, pool::RngMode mode) {
   if (!input.Once(4)) return played.Restore(blob, mode);
-  mario::Env::CheckSnapshot(*played.shared, blob);
-  const int stages = mario::Env::NumStages(*played.shared);
+  played.shared->CheckSnapshot(blob);
+  const int stages = played.shared->NumStages();
   std::vector<double> sums(static_cast<size_t>(stages), 0.0);
   sums.push_back(1.0);
   const pool::StartSet starts{stages, sums, blob, blob.size(), 0};

@@ -14,7 +14,7 @@
 namespace {
 
 using pool::CountingEnv;
-using Pool = pool::AsyncPool<CountingEnv>;
+using Pool = pool::AsyncPool;
 using Ids = std::vector<int32_t>;
 constexpr std::chrono::milliseconds kPatience{50'000};
 constexpr size_t kFields = 8;  // of a counting environment
@@ -372,7 +372,7 @@ class Sequence {
         })) {
       return;
     }
-    CountingEnv::Scratch scratch(*shared_);
+    pool::Scratch scratch;
     envs_[static_cast<size_t>(id)].env->Render(scratch, want);
     fuzz::Require(std::memcmp(rgb, want, sizeof(rgb)) == 0,
                   "the picture of the model");
@@ -411,7 +411,7 @@ class Sequence {
   }
 
   void Begin(ModelEnv& env) {
-    CountingEnv::Scratch scratch(*shared_);
+    pool::Scratch scratch;
     if (!Try([&] { env.env->Reset(scratch, starts_.get()); })) return;
     env.elapsed = 0;
     env.needs_reset = env.truncated = false;
@@ -422,7 +422,7 @@ class Sequence {
   void Step(int32_t id, int32_t action) {
     ModelEnv& env = envs_[static_cast<size_t>(id)];
     if (env.needs_reset) return Begin(env);
-    CountingEnv::Scratch scratch(*shared_);
+    pool::Scratch scratch;
     pool::Outcome outcome;
     if (!Try([&] { outcome = env.env->Step(action, scratch); })) return;
     const bool limit = ++env.elapsed >= config_.max_episode_steps;

@@ -1,12 +1,6 @@
-// EnvPool 1.2's native class contract: the two classes that envpool's Python
-// (envpool.python.api.py_env) subclasses, for any environment of pool/spec.h.
-// The installed EnvPool is the reference: tests/pool/test_envpool_contract.py
-// compares these classes with its CartPole. Additions to the contract are
-// snapshots, starts and status.
-//
-// The Python side checks dtypes only on the first call, and never checks
-// lengths and ids. So the native side checks everything on every call.
-#pragma once
+// `_XxxEnvPool`: a pool as EnvPool's Python uses it, which checks dtypes only
+// on the first call, and never lengths and ids. So the native side checks
+// everything on every call.
 
 #include <pybind11/numpy.h>
 #include <pybind11/pybind11.h>
@@ -22,33 +16,29 @@
 
 #include "pool/async_pool.h"
 #include "python/arguments.h"
-#include "python/envpool_spec.h"
+#include "python/envpool_protocol.h"
 #include "python/xla_pool.h"
 
 namespace envpool_protocol {
+namespace {
 
 /// `_XxxEnvPool`: takes and returns NumPy arrays (`_send`: env_id,
 /// players.env_id and action, int32 (n,) each; `_recv`: one for each state
 /// key), and releases the GIL while it waits.
-template <class Env>
 class PyPool {
  public:
-  explicit PyPool(py::object spec) : spec_(std::move(spec)) {
+  PyPool(py::object spec, py::handle spec_class) : spec_(std::move(spec)) {
     // py::isinstance does not work: a class that pybind11 gave the metaclass
     // ABCMeta lacks the attribute that ABCMeta's __instancecheck__ reads.
-    const PySpec<Env>* native = nullptr;
-    try {
-      native = spec_.cast<const PySpec<Env>*>();
-    } catch (const py::cast_error&) {
-    }
-    if (native == nullptr) {
+    auto* const type = reinterpret_cast<PyTypeObject*>(spec_class.ptr());
+    if (!PyObject_TypeCheck(spec_.ptr(), type)) {
       throw py::type_error("a pool takes the spec class of its own task, got " +
                            Describe(spec_));
     }
-    shared_ = native->shared();
+    const auto& native = spec_.cast<const PySpec&>();
+    task_ = native.task();
     WithoutGil([&] {
-      pool_ = std::make_shared<pool::AsyncPool<Env>>(native->pool_config(),
-                                                     shared_);
+      pool_ = std::make_shared<pool::AsyncPool>(native.pool_config(), task_);
     });
     for (const pool::Field& field : pool_->layout().fields()) {
       types_.push_back(NumpyType(field.dtype));
@@ -168,12 +158,13 @@ class PyPool {
           "render: camera_id must be -1 or 0, as there is one camera, got " +
           std::to_string(camera_id));
     }
-    if (width == 0) width = Env::kRenderWidth;
-    if (height == 0) height = Env::kRenderHeight;
+    const auto [native_height, native_width] = task_->Picture();
+    if (width == 0) width = native_width;
+    if (height == 0) height = native_height;
     py::array_t<uint8_t> out({std::ssize(ids), py::ssize_t{height},
                               py::ssize_t{width}, py::ssize_t{3}});
     uint8_t* to = out.mutable_data();
-    std::vector<uint8_t> native(size_t{Env::kRenderHeight} * Env::kRenderWidth *
+    std::vector<uint8_t> native(size_t(native_height) * size_t(native_width) *
                                 3);
     for (size_t i = 0; i < ids.size();) {
       WithoutGil([&] {
@@ -239,7 +230,7 @@ class PyPool {
   /// Returns the description that envpool.python.xla_template.make_xla takes.
   py::list Xla() {
     pool_->RequireThisProcess();
-    if (!port_) port_ = std::make_shared<PoolPort<Env>>(pool_);
+    if (!port_) port_ = std::make_shared<PoolPort>(pool_);
     return XlaFunctions(port_, pool_->layout().fields(),
                         pool_->config().batch_size);
   }
@@ -283,7 +274,7 @@ class PyPool {
     result["envs"] = std::move(envs);
     result["workers"] = std::move(workers);
     result["replaced"] = std::move(replaced);
-    EnvTraits<Env>::AddStatus(*shared_, result);
+    for (const auto& [key, text] : task_->Status()) result[key] = text;
     return result;
   }
 
@@ -358,85 +349,84 @@ class PyPool {
     return arrays;
   }
 
-  static void Scale(const uint8_t* native, int width, int height, uint8_t* to) {
+  void Scale(const uint8_t* native, int width, int height, uint8_t* to) const {
+    const auto [native_height, native_width] = task_->Picture();
     for (int y = 0; y < height; ++y) {
-      const uint8_t* row = native + size_t(y * Env::kRenderHeight / height) *
-                                        Env::kRenderWidth * 3;
+      const uint8_t* row =
+          native + size_t(y * native_height / height) * native_width * 3;
       for (int x = 0; x < width; ++x, to += 3) {
-        std::memcpy(to, row + size_t(x * Env::kRenderWidth / width) * 3, 3);
+        std::memcpy(to, row + size_t(x * native_width / width) * 3, 3);
       }
     }
   }
 
   py::object spec_;
-  std::shared_ptr<const typename Env::Shared> shared_;
-  std::shared_ptr<pool::AsyncPool<Env>> pool_;
+  std::shared_ptr<const pool::Task> task_;
+  std::shared_ptr<pool::AsyncPool> pool_;
   std::shared_ptr<xla_port::Port> port_;  // set once xla() has been called
   std::vector<py::dtype> types_;
 };
 
-template <class Env>
-void BindPool(py::module_& module, const char* name) {
-  using Pool = PyPool<Env>;
-  py::class_<Pool> cls(
-      module, name, py::metaclass(py::module_::import("abc").attr("ABCMeta")));
-  cls.def(py::init<py::object>(), py::arg("spec"))
-      .def_property_readonly("_spec", &Pool::spec)
-      .def("_reset", &Pool::Reset, py::arg("env_ids"),
+}  // namespace
+
+void Bind(py::module_& module, const Binding& binding) {
+  const py::object spec_class = BindSpec(module, binding);
+  py::class_<PyPool> cls(
+      module, binding.pool_name, py::module_local(),
+      py::metaclass(py::module_::import("abc").attr("ABCMeta")));
+  cls.def(py::init([spec_class](py::object spec) {
+            return std::make_unique<PyPool>(std::move(spec), spec_class);
+          }),
+          py::arg("spec"))
+      .def_property_readonly("_spec", &PyPool::spec)
+      .def("_reset", &PyPool::Reset, py::arg("env_ids"),
            py::arg("seeds") = py::none())
-      .def("_send", &Pool::Send, py::arg("arrays"))
-      .def("_recv", &Pool::Recv)
-      .def("_send_and_recv", &Pool::SendAndRecv, py::arg("arrays"))
-      .def("_reset_and_recv", &Pool::ResetAndRecv, py::arg("env_ids"),
+      .def("_send", &PyPool::Send, py::arg("arrays"))
+      .def("_recv", &PyPool::Recv)
+      .def("_send_and_recv", &PyPool::SendAndRecv, py::arg("arrays"))
+      .def("_reset_and_recv", &PyPool::ResetAndRecv, py::arg("env_ids"),
            py::arg("seeds") = py::none())
-      .def("_restore_and_recv", &Pool::RestoreAndRecv, py::arg("env_ids"),
+      .def("_restore_and_recv", &PyPool::RestoreAndRecv, py::arg("env_ids"),
            py::arg("blobs"), py::arg("rng") = "saved")
-      .def("_checked_ids", &Pool::CheckedIds, py::arg("env_ids"),
+      .def("_checked_ids", &PyPool::CheckedIds, py::arg("env_ids"),
            py::arg("call") = "send")
-      .def("_checked_actions", &Pool::CheckedActions, py::arg("actions"),
+      .def("_checked_actions", &PyPool::CheckedActions, py::arg("actions"),
            py::arg("rows"))
-      .def_property_readonly("_outstanding", &Pool::outstanding)
-      .def_property_readonly("_ended", &Pool::Ended)
-      .def("_render", &Pool::Render, py::arg("env_ids"), py::arg("width"),
+      .def_property_readonly("_outstanding", &PyPool::outstanding)
+      .def_property_readonly("_ended", &PyPool::Ended)
+      .def("_render", &PyPool::Render, py::arg("env_ids"), py::arg("width"),
            py::arg("height"), py::arg("camera_id"))
-      .def("_xla", &Pool::Xla)
-      .def("_close", &Pool::Close)
-      .def_property_readonly("_buffers", &Pool::Buffers)
-      .def_property_readonly("slab_growth", &Pool::slab_growth,
+      .def("_xla", &PyPool::Xla)
+      .def("_close", &PyPool::Close)
+      .def_property_readonly("_buffers", &PyPool::Buffers)
+      .def_property_readonly("slab_growth", &PyPool::slab_growth,
                              "Slabs allocated since construction.")
-      .def("status", &Pool::Status,
+      .def("status", &PyPool::Status,
            "Returns what each env and each worker is doing, as a dict.")
-      .def("snapshot", &Pool::Snapshot, py::arg("env_ids"),
+      .def("snapshot", &PyPool::Snapshot, py::arg("env_ids"),
            "Returns exact states of envs without an outstanding request, uint8 "
            "(n, bytes).")
-      .def("restore", &Pool::Restore, py::arg("env_ids"), py::arg("blobs"),
+      .def("restore", &PyPool::Restore, py::arg("env_ids"), py::arg("blobs"),
            py::arg("rng") = "saved",
            "Restores snapshots; recv returns the rows, as after a reset.")
       .def_property_readonly(
-          "num_stages", &Pool::num_stages,
+          "num_stages", &PyPool::num_stages,
           "Number of stages of the options: the first weights of set_starts.")
-      .def("set_starts", &Pool::SetStarts, py::arg("weights"),
+      .def("set_starts", &PyPool::SetStarts, py::arg("weights"),
            py::arg("snapshots") = py::none(),
            "From the next resets on, draws where each episode begins. weights: "
            "float (num_stages + n,), of the stages and of n snapshots; None: "
            "the options decide.")
       .def(
-          "set_replacement", &Pool::SetReplacement, py::arg("budget"),
+          "set_replacement", &PyPool::SetReplacement, py::arg("budget"),
           py::arg("every_episodes") = 0,
           "Lets up to budget envs that raise an exception be replaced; 0: the "
           "first exception closes the pool. The replacement begins at the last "
           "start of an episode that the env kept, one of every_episodes (0: at "
           "a start as after a reset). status()['replaced'] lists "
           "replacements.");
-  cls.attr("_state_keys") = PySpec<Env>::StateKeys();
-  cls.attr("_action_keys") = PySpec<Env>::ActionKeys();
-}
-
-/// Adds both classes; names start with "_" and the pool's has "EnvPool".
-template <class Env>
-void Bind(py::module_& module, const char* spec_name, const char* pool_name) {
-  BindSpec<Env>(module, spec_name);
-  BindPool<Env>(module, pool_name);
+  cls.attr("_state_keys") = spec_class.attr("_state_keys");
+  cls.attr("_action_keys") = spec_class.attr("_action_keys");
 }
 
 }  // namespace envpool_protocol

@@ -1,21 +1,69 @@
-// The callers' half of AsyncPool; included by async_pool.h only.
-#pragma once
-
+// The callers' half of AsyncPool.
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <system_error>
 
-namespace pool {
+#include "pool/async_pool.h"
 
-template <class Env>
-AsyncPool<Env>::AsyncPool(PoolConfig config,
-                          std::shared_ptr<const Shared> shared)
+namespace pool {
+namespace {
+
+/// Returns the running sums of the weights of `num_stages` stages and
+/// `num_snapshots` snapshots. Throws std::invalid_argument if there is not one
+/// weight per stage and snapshot, if a weight is negative or not finite, or if
+/// their sum is 0 or not finite.
+std::vector<double> CumulativeWeights(std::span<const double> weights,
+                                      int num_stages, size_t num_snapshots) {
+  const size_t expected = static_cast<size_t>(num_stages) + num_snapshots;
+  if (weights.size() != expected) {
+    throw std::invalid_argument(
+        "set_starts: got " + std::to_string(weights.size()) +
+        " weights; give one for each stage and snapshot, here " +
+        std::to_string(num_stages) + " + " + std::to_string(num_snapshots));
+  }
+  std::vector<double> cumulative;
+  double sum = 0;
+  for (size_t i = 0; i < expected; ++i) {
+    if (!(weights[i] >= 0) || std::isinf(weights[i])) {
+      throw std::invalid_argument("set_starts: weight " + std::to_string(i) +
+                                  " is " + std::to_string(weights[i]) +
+                                  "; weights are finite and 0 or more");
+    }
+    cumulative.push_back(sum += weights[i]);
+  }
+  if (!(sum > 0) || std::isinf(sum)) {
+    throw std::invalid_argument(
+        "set_starts: the weights add up to " + std::to_string(sum) +
+        "; at least one must be positive, and their sum must be finite");
+  }
+  return cumulative;
+}
+
+}  // namespace
+
+std::vector<Field> PoolFields() {
+  constexpr double kInt = 2147483647.0;
+  constexpr double kFloat = 3.4028234663852886e38;
+  return {
+      {"info:env_id", DType::kInt32, {}, -kInt - 1, kInt},
+      {"info:players.env_id", DType::kInt32, {}, -kInt - 1, kInt},
+      {"elapsed_step", DType::kInt32, {}, -kInt - 1, kInt},
+      {"done", DType::kBool, {}, 0, 1},
+      {"reward", DType::kFloat32, {}, -kFloat, kFloat},
+      {"discount", DType::kFloat32, {}, 0, 1},
+      {"step_type", DType::kInt32, {}, -kInt - 1, kInt},
+      {"trunc", DType::kBool, {}, 0, 1},
+  };
+}
+
+AsyncPool::AsyncPool(PoolConfig config, std::shared_ptr<const Task> task)
     : config_((config.Validate(), std::move(config))),
-      shared_(std::move(shared)),
-      num_actions_(Env::NumActions(*shared_)),
+      task_(std::move(task)),
+      num_actions_(task_->NumActions()),
       store_([this] {
         std::vector<Field> fields = PoolFields();
-        for (Field& field : Env::Fields(*shared_)) {
+        for (Field& field : task_->Fields()) {
           fields.push_back(std::move(field));
         }
         // Enough for the ring and two batches that the reader holds.
@@ -60,16 +108,14 @@ AsyncPool<Env>::AsyncPool(PoolConfig config,
   RequireOpen();  // throws the reason for which the pool closed
 }
 
-template <class Env>
-int AsyncPool<Env>::ChooseThreads() const {
+int AsyncPool::ChooseThreads() const {
   return config_.num_threads > 0
              ? std::min(config_.num_threads, config_.num_envs)
              : std::min(config_.batch_size, num_cpus_);
 }
 
-template <class Env>
-void AsyncPool<Env>::Send(std::span<const int32_t> ids,
-                          std::span<const int32_t> actions) {
+void AsyncPool::Send(std::span<const int32_t> ids,
+                     std::span<const int32_t> actions) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -93,9 +139,8 @@ void AsyncPool<Env>::Send(std::span<const int32_t> ids,
   Enqueue(OpenBatch(ids), ids, Kind::kStep, actions);
 }
 
-template <class Env>
-void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
-                           std::span<const Seed> seeds) {
+void AsyncPool::Reset(std::span<const int32_t> ids,
+                      std::span<const Seed> seeds) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -105,7 +150,7 @@ void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
                                 " seeds; give one seed for each env or none");
   }
   RequireOwned(ids, "reset");
-  const uint64_t max_seed = Env::MaxSeed(*shared_);
+  const uint64_t max_seed = task_->MaxSeed();
   for (size_t i = 0; i < seeds.size(); ++i) {
     if (!seeds[i] || *seeds[i] <= max_seed) continue;
     throw std::invalid_argument(
@@ -121,17 +166,14 @@ void AsyncPool<Env>::Reset(std::span<const int32_t> ids,
   Enqueue(slot, ids, Kind::kReset, {});
 }
 
-template <class Env>
-std::optional<Batch> AsyncPool<Env>::Recv(std::chrono::milliseconds timeout) {
+std::optional<Batch> AsyncPool::Recv(std::chrono::milliseconds timeout) {
   std::list<BatchInHand> in_hand = BeginRecv(timeout);
   if (in_hand.empty()) return std::nullopt;
   FinishRecv(*in_hand.front().batch);
   return std::move(in_hand.front().batch);
 }
 
-template <class Env>
-std::list<BatchInHand> AsyncPool<Env>::BeginRecv(
-    std::chrono::milliseconds timeout) {
+std::list<BatchInHand> AsyncPool::BeginRecv(std::chrono::milliseconds timeout) {
   RequireThisProcess();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   // Memory of the list comes before the batch, so that CancelRecv needs none.
@@ -159,8 +201,7 @@ std::list<BatchInHand> AsyncPool<Env>::BeginRecv(
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::FinishRecv(const Batch& batch) noexcept {
+void AsyncPool::FinishRecv(const Batch& batch) noexcept {
   // Without the lock, which a caller that holds the GIL must not wait for. Send
   // acquires the phase.
   for (int row = 0; row < batch.rows(); ++row) {
@@ -171,8 +212,7 @@ void AsyncPool<Env>::FinishRecv(const Batch& batch) noexcept {
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::CancelRecv(std::list<BatchInHand> in_hand) noexcept {
+void AsyncPool::CancelRecv(std::list<BatchInHand> in_hand) noexcept {
   const std::lock_guard lock(api_mutex_);
   outstanding_rows_ += in_hand.front().batch->rows();
   auto at = cancelled_.begin();
@@ -180,8 +220,7 @@ void AsyncPool<Env>::CancelRecv(std::list<BatchInHand> in_hand) noexcept {
   cancelled_.splice(at, in_hand);
 }
 
-template <class Env>
-void AsyncPool<Env>::Snapshot(std::span<const int32_t> ids, std::byte* out) {
+void AsyncPool::Snapshot(std::span<const int32_t> ids, std::byte* out) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -193,8 +232,7 @@ void AsyncPool<Env>::Snapshot(std::span<const int32_t> ids, std::byte* out) {
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
+void AsyncPool::SnapshotOne(const Entry& entry, std::byte* out) const {
   SnapshotHeader header;
   entry.env->Snapshot(out + sizeof(header));
   header.elapsed_steps = entry.elapsed_steps;
@@ -204,9 +242,8 @@ void AsyncPool<Env>::SnapshotOne(const Entry& entry, std::byte* out) const {
   WriteSnapshotHeader(header, entry.env->SnapshotBytes(), out);
 }
 
-template <class Env>
-void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
-                             std::vector<std::byte> blobs, RngMode rng) {
+void AsyncPool::Restore(std::span<const int32_t> ids,
+                        std::vector<std::byte> blobs, RngMode rng) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -243,15 +280,14 @@ void AsyncPool<Env>::Restore(std::span<const int32_t> ids,
 /// Reads the header of blob i of `blobs`. Throws std::invalid_argument, with a
 /// text that starts with `what` and i, if the blob cannot be restored in this
 /// pool.
-template <class Env>
-SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
-                                         size_t i, const char* what) const {
+SnapshotHeader AsyncPool::CheckBlob(std::span<const std::byte> blobs, size_t i,
+                                    const char* what) const {
   const size_t bytes = SnapshotBytes();
   const auto blob = blobs.subspan(i * bytes, bytes);
   try {
     const SnapshotHeader header =
         ReadSnapshotHeader(blob, config_.max_episode_steps);
-    Env::CheckSnapshot(*shared_, blob.subspan(sizeof(header)));
+    task_->CheckSnapshot(blob.subspan(sizeof(header)));
     return header;
   } catch (const std::invalid_argument& error) {
     throw std::invalid_argument(what + std::to_string(i) +
@@ -259,9 +295,8 @@ SnapshotHeader AsyncPool<Env>::CheckBlob(std::span<const std::byte> blobs,
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::SetStarts(std::span<const double> weights,
-                               std::vector<std::byte> blobs, size_t count) {
+void AsyncPool::SetStarts(std::span<const double> weights,
+                          std::vector<std::byte> blobs, size_t count) {
   RequireThisProcess();
   {
     const std::lock_guard lock(api_mutex_);
@@ -289,8 +324,7 @@ void AsyncPool<Env>::SetStarts(std::span<const double> weights,
   SwapStarts(std::move(starts));
 }
 
-template <class Env>
-void AsyncPool<Env>::ClearStarts() {
+void AsyncPool::ClearStarts() {
   RequireThisProcess();
   {
     const std::lock_guard lock(api_mutex_);
@@ -299,8 +333,7 @@ void AsyncPool<Env>::ClearStarts() {
   SwapStarts(nullptr);
 }
 
-template <class Env>
-void AsyncPool<Env>::SetReplacement(int budget, int every_episodes) {
+void AsyncPool::SetReplacement(int budget, int every_episodes) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -313,16 +346,14 @@ void AsyncPool<Env>::SetReplacement(int budget, int every_episodes) {
   max_replacements_.store(budget, std::memory_order_relaxed);
 }
 
-template <class Env>
-void AsyncPool<Env>::SwapStarts(std::shared_ptr<const StartSet> starts) {
+void AsyncPool::SwapStarts(std::shared_ptr<const StartSet> starts) {
   // The old set is freed outside the lock, unless it is still in use.
   const std::lock_guard lock(starts_mutex_);
   starts_.swap(starts);
 }
 
-template <class Env>
-bool AsyncPool<Env>::Render(int32_t id, uint8_t* rgb,
-                            std::chrono::milliseconds timeout) {
+bool AsyncPool::Render(int32_t id, uint8_t* rgb,
+                       std::chrono::milliseconds timeout) {
   RequireThisProcess();
   const auto deadline = std::chrono::steady_clock::now() + timeout;
   for (;;) {
@@ -346,8 +377,7 @@ bool AsyncPool<Env>::Render(int32_t id, uint8_t* rgb,
   }
 }
 
-template <class Env>
-PoolStatus AsyncPool<Env>::Status() {
+PoolStatus AsyncPool::Status() {
   RequireThisProcess();
   const std::lock_guard api_lock(api_mutex_);
   PoolStatus status;
@@ -373,15 +403,13 @@ PoolStatus AsyncPool<Env>::Status() {
   return status;
 }
 
-template <class Env>
-int AsyncPool<Env>::OutstandingRows() {
+int AsyncPool::OutstandingRows() {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   return outstanding_rows_;
 }
 
-template <class Env>
-void AsyncPool<Env>::Ended(std::span<bool> ended) {
+void AsyncPool::Ended(std::span<bool> ended) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   for (size_t i = 0; i < entries_.size(); ++i) {
@@ -391,8 +419,7 @@ void AsyncPool<Env>::Ended(std::span<bool> ended) {
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::Close() noexcept {
+void AsyncPool::Close() noexcept {
   if (!InOwnProcess()) return;  // nothing to join
   BeginClose();
   const std::lock_guard lock(close_mutex_);
@@ -401,15 +428,13 @@ void AsyncPool<Env>::Close() noexcept {
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::BeginClose() noexcept {
+void AsyncPool::BeginClose() noexcept {
   closed_.store(true, std::memory_order_release);
   queue_.Close();
   ring_.Close();
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireThisProcess() const {
+void AsyncPool::RequireThisProcess() const {
   if (InOwnProcess()) return;
   throw std::runtime_error(
       "this pool belongs to process " + std::to_string(process_id_) +
@@ -417,8 +442,7 @@ void AsyncPool<Env>::RequireThisProcess() const {
       "process that uses it");
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireOpen() {
+void AsyncPool::RequireOpen() {
   if (!closed_.load(std::memory_order_acquire)) return;
   if (!failure_reported_) {
     const std::lock_guard lock(failure_mutex_);
@@ -430,8 +454,7 @@ void AsyncPool<Env>::RequireOpen() {
   throw std::runtime_error(ClosedText());
 }
 
-template <class Env>
-std::string AsyncPool<Env>::ClosedText() const {
+std::string AsyncPool::ClosedText() const {
   const std::lock_guard lock(failure_mutex_);
   if (failures_.empty()) {
     return is_reason_lost_.load(std::memory_order_acquire)
@@ -441,9 +464,8 @@ std::string AsyncPool<Env>::ClosedText() const {
   return "pool closed after " + failures_.front().text;
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireInRange(int32_t id, size_t position,
-                                    const char* call) const {
+void AsyncPool::RequireInRange(int32_t id, size_t position,
+                               const char* call) const {
   if (id >= 0 && id < config_.num_envs) return;
   throw std::out_of_range(std::string(call) + ": env id " + std::to_string(id) +
                           " (position " + std::to_string(position) +
@@ -451,9 +473,7 @@ void AsyncPool<Env>::RequireInRange(int32_t id, size_t position,
                           std::to_string(config_.num_envs - 1));
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireOwned(std::span<const int32_t> ids,
-                                  const char* call) {
+void AsyncPool::RequireOwned(std::span<const int32_t> ids, const char* call) {
   if (ids.empty()) {
     throw std::invalid_argument(std::string(call) +
                                 ": no env ids given; name at least one env");
@@ -480,9 +500,8 @@ void AsyncPool<Env>::RequireOwned(std::span<const int32_t> ids,
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireReset(std::span<const int32_t> ids,
-                                  const char* call) const {
+void AsyncPool::RequireReset(std::span<const int32_t> ids,
+                             const char* call) const {
   for (const int32_t id : ids) {
     if (entries_[static_cast<size_t>(id)].was_reset) continue;
     throw std::logic_error(
@@ -491,8 +510,7 @@ void AsyncPool<Env>::RequireReset(std::span<const int32_t> ids,
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::RequireOutstanding() const {
+void AsyncPool::RequireOutstanding() const {
   const int needed = config_.is_sync() ? 1 : config_.batch_size;
   if (outstanding_rows_ >= needed) return;
   if (outstanding_rows_ == 0) {
@@ -509,14 +527,12 @@ void AsyncPool<Env>::RequireOutstanding() const {
 /// Chooses the places of the rows of a request. This is the last step that may
 /// fail, so it precedes all changes of a request. Async: rows get their places
 /// later.
-template <class Env>
-int AsyncPool<Env>::OpenBatch(std::span<const int32_t> ids) {
+int AsyncPool::OpenBatch(std::span<const int32_t> ids) {
   return config_.is_sync() ? ring_.Open(static_cast<int>(ids.size())) : 0;
 }
 
-template <class Env>
-void AsyncPool<Env>::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
-                             std::span<const int32_t> actions) noexcept {
+void AsyncPool::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
+                        std::span<const int32_t> actions) noexcept {
   for (size_t i = 0; i < ids.size(); ++i) {
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
     entry.kind = kind;
@@ -528,9 +544,8 @@ void AsyncPool<Env>::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
   queue_.Push(ids);
 }
 
-template <class Env>
-typename Env::Scratch& AsyncPool<Env>::CallerScratch() {
-  if (!caller_scratch_) caller_scratch_ = std::make_unique<Scratch>(*shared_);
+Scratch& AsyncPool::CallerScratch() {
+  if (!caller_scratch_) caller_scratch_ = task_->MakeScratch();
   return *caller_scratch_;
 }
 

@@ -1,10 +1,9 @@
-// The workers' half of AsyncPool; included by async_pool.h only.
-#pragma once
+// The workers' half of AsyncPool.
+#include "pool/async_pool.h"
 
 namespace pool {
 
-template <class Env>
-void AsyncPool<Env>::Work(int index, std::latch& built) {
+void AsyncPool::Work(int index, std::latch& built) {
   Worker& self = workers_[static_cast<size_t>(index)];
   std::unique_ptr<Scratch> scratch;
   std::vector<std::byte*> fields;
@@ -12,7 +11,7 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
   Guard(-1, "scratch memory", [&] {
     if (config_.thread_affinity_offset >= 0) Pin(index);
     fields.resize(layout().fields().size());
-    scratch = std::make_unique<Scratch>(*shared_);
+    scratch = task_->MakeScratch();
   });
   if (scratch) Build(index);
   built.count_down();  // the latch may be destroyed after this
@@ -23,7 +22,7 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
     self.activity.store(Activity::kWorking, std::memory_order_relaxed);
     for (int i = 0; i < count && !queue_.closed(); ++i) {
       self.env_id.store(claimed[i], std::memory_order_relaxed);
-      RunTask(claimed[i], *scratch, fields);
+      Serve(claimed[i], *scratch, fields);
       self.tasks.fetch_add(1, std::memory_order_relaxed);
     }
     self.env_id.store(-1, std::memory_order_relaxed);
@@ -31,8 +30,7 @@ void AsyncPool<Env>::Work(int index, std::latch& built) {
   self.activity.store(Activity::kStopped, std::memory_order_relaxed);
 }
 
-template <class Env>
-void AsyncPool<Env>::Pin(int index) {
+void AsyncPool::Pin(int index) {
   const std::vector<int> cpus = AllowedCpus();
   const int cpu = cpus[(static_cast<size_t>(config_.thread_affinity_offset) +
                         static_cast<size_t>(index)) %
@@ -44,20 +42,17 @@ void AsyncPool<Env>::Pin(int index) {
                                                  std::memory_order_relaxed);
 }
 
-template <class Env>
-void AsyncPool<Env>::Build(int index) {
+void AsyncPool::Build(int index) {
   for (int id = index; id < config_.num_envs; id += num_threads()) {
     if (queue_.closed()) return;
     Guard(id, "construction", [&] {
       entries_[static_cast<size_t>(id)].env =
-          std::make_unique<Env>(shared_, id, config_.SeedOf(id));
+          task_->MakeEnv(id, config_.SeedOf(id));
     });
   }
 }
 
-template <class Env>
-void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
-                             std::span<std::byte*> fields) {
+void AsyncPool::Serve(int id, Scratch& scratch, std::span<std::byte*> fields) {
   Entry& entry = entries_[static_cast<size_t>(id)];
   entry.phase.store(Phase::kRunning, std::memory_order_relaxed);
   const char* doing = entry.kind == Kind::kRestore ? "restore"
@@ -65,7 +60,7 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
                                                    : "reset";
   RowPosition position = entry.position;
   const bool done = Guard(id, doing, [&] {
-    const TaskResult result = ExecuteOrReplace(id, doing, scratch);
+    const Result result = ExecuteOrReplace(id, doing, scratch);
     if (!config_.is_sync()) position = ring_.Claim();
     WriteRow(id, position, result, fields);
   });
@@ -76,9 +71,7 @@ void AsyncPool<Env>::RunTask(int id, Scratch& scratch,
   ring_.Complete(position);
 }
 
-template <class Env>
-typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
-    Entry& entry, Scratch& scratch) {
+AsyncPool::Result AsyncPool::ExecuteRequest(Entry& entry, Scratch& scratch) {
   if (entry.kind == Kind::kRestore) {
     entry.env->Restore(entry.saved.get(), entry.rng);
     entry.saved.reset();
@@ -107,8 +100,7 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteRequest(
 /// Resets, and takes a snapshot after one of every_episodes resets. Starts from
 /// SetStarts are not kept: `info:start` would name a place in a set that may be
 /// replaced by then.
-template <class Env>
-void AsyncPool<Env>::BeginEpisode(Entry& entry, Scratch& scratch) {
+void AsyncPool::BeginEpisode(Entry& entry, Scratch& scratch) {
   const std::shared_ptr<const StartSet> starts = Starts();
   entry.env->Reset(scratch, starts.get());
   const int every = every_episodes_.load(std::memory_order_relaxed);
@@ -123,9 +115,8 @@ void AsyncPool<Env>::BeginEpisode(Entry& entry, Scratch& scratch) {
   }
 }
 
-template <class Env>
-typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteOrReplace(
-    int id, const char* doing, Scratch& scratch) {
+AsyncPool::Result AsyncPool::ExecuteOrReplace(int id, const char* doing,
+                                              Scratch& scratch) {
   Entry& entry = entries_[static_cast<size_t>(id)];
   // A restored state is never replaced: the caller gets exactly that state or
   // an error.
@@ -156,8 +147,7 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::ExecuteOrReplace(
   return {0.0f, 2};
 }
 
-template <class Env>
-typename AsyncPool<Env>::TaskResult AsyncPool<Env>::FirstRow(Entry& entry) {
+AsyncPool::Result AsyncPool::FirstRow(Entry& entry) {
   entry.replaced = false;
   entry.elapsed_steps = 0;
   entry.needs_reset = false;
@@ -167,9 +157,8 @@ typename AsyncPool<Env>::TaskResult AsyncPool<Env>::FirstRow(Entry& entry) {
 }
 
 /// Records a replacement; throws if the budget is spent.
-template <class Env>
-void AsyncPool<Env>::CountReplacement(int id, const char* doing,
-                                      const std::string& error) {
+void AsyncPool::CountReplacement(int id, const char* doing,
+                                 const std::string& error) {
   const auto budget =
       static_cast<size_t>(max_replacements_.load(std::memory_order_relaxed));
   const std::lock_guard lock(failure_mutex_);
@@ -185,16 +174,15 @@ void AsyncPool<Env>::CountReplacement(int id, const char* doing,
 
 /// Makes another environment, at the start of an episode, with a new generator:
 /// the old generator might lead to the same exception again.
-template <class Env>
-void AsyncPool<Env>::Replace(int id, Scratch& scratch) {
+void AsyncPool::Replace(int id, Scratch& scratch) {
   Entry& entry = entries_[static_cast<size_t>(id)];
   uint64_t seed = config_.SeedOf(id);
   {
     const std::lock_guard lock(failure_mutex_);
     const uint64_t other = seed + replacements_.size() * entries_.size();
-    if (other <= Env::MaxSeed(*shared_)) seed = other;
+    if (other <= task_->MaxSeed()) seed = other;
   }
-  entry.env = std::make_unique<Env>(shared_, id, seed);
+  entry.env = task_->MakeEnv(id, seed);
   const std::shared_ptr<const StartSet> starts = Starts();
   entry.env->Reset(scratch, starts.get());
   if (!entry.kept.empty() && starts == nullptr) {
@@ -203,16 +191,13 @@ void AsyncPool<Env>::Replace(int id, Scratch& scratch) {
   entry.replaced = true;
 }
 
-template <class Env>
-std::shared_ptr<const StartSet> AsyncPool<Env>::Starts() {
+std::shared_ptr<const StartSet> AsyncPool::Starts() {
   const std::lock_guard lock(starts_mutex_);
   return starts_;
 }
 
-template <class Env>
-void AsyncPool<Env>::WriteRow(int id, RowPosition position,
-                              const TaskResult& result,
-                              std::span<std::byte*> fields) {
+void AsyncPool::WriteRow(int id, RowPosition position, const Result& result,
+                         std::span<std::byte*> fields) {
   const Entry& entry = entries_[static_cast<size_t>(id)];
   ring_.Locate(position, fields.data());
   const Row row{fields.data()};
@@ -227,10 +212,8 @@ void AsyncPool<Env>::WriteRow(int id, RowPosition position,
   entry.env->Write(Row{fields.data() + kNumPoolFields});
 }
 
-template <class Env>
 template <class Action>
-bool AsyncPool<Env>::Guard(int env_id, const char* doing,
-                           Action&& action) noexcept {
+bool AsyncPool::Guard(int env_id, const char* doing, Action&& action) noexcept {
   try {
     action();
     return true;
@@ -242,9 +225,7 @@ bool AsyncPool<Env>::Guard(int env_id, const char* doing,
   return false;
 }
 
-template <class Env>
-void AsyncPool<Env>::Fail(int env_id, const char* doing,
-                          const char* what) noexcept {
+void AsyncPool::Fail(int env_id, const char* doing, const char* what) noexcept {
   if (env_id >= 0) {
     entries_[static_cast<size_t>(env_id)].phase.store(
         Phase::kFailed, std::memory_order_release);
