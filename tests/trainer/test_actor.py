@@ -1,47 +1,36 @@
 """An actor draws the same numbers, whether its forward pass is recorded or not."""
 
-from collections import defaultdict
-
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from label_gpu.client import on_label_gpu, warnings
 
 from trainer.config.schema import ModelConfig
-from trainer.machine import cuda
+from trainer.machine.cuda import ACTING
 from trainer.models import build_model
 from trainer.rollout.collector import Actor, sample
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SHAPE, ACTIONS, ROWS = (4, 36, 36), 5, 16
 
 
-def make_actor(graphs=False, noisy=False, seed=1):
+def make_actor(graphs=False, noisy=False, seed=1, device=CPU):
     torch.manual_seed(0)
     return Actor(
-        build_model(ModelConfig(noisy=noisy), SHAPE, ACTIONS),
+        build_model(ModelConfig(noisy=noisy), SHAPE, ACTIONS).to(device),
         num_actions=ACTIONS,
         dtype=None,
-        generator=torch.Generator().manual_seed(seed),
+        generator=torch.Generator(device).manual_seed(seed),
         graphs=graphs,
     )
 
 
-def rows(call):
+def rows(call, device=CPU):
     generator = torch.Generator().manual_seed(call)
     pixels = torch.randint(0, 256, (ROWS, *SHAPE), generator=generator)
     first = torch.zeros(ROWS, dtype=torch.bool)
     levels = torch.zeros(ROWS, dtype=torch.int64)
-    return pixels.to(torch.uint8), torch.zeros(ROWS, 0), first, levels
-
-
-@pytest.fixture
-def fake(monkeypatch):
-    """Graphs of torch.cuda, of functions that run on the CPU."""
-    result = FakeCuda()
-    monkeypatch.setattr(cuda, "_cuda", result)
-    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
-    monkeypatch.setattr(cuda, "_close_pool", lambda *of: None)
-    return result
+    given = pixels.to(torch.uint8), torch.zeros(ROWS, 0), first, levels
+    return [each.to(device) for each in given]
 
 
 @pytest.mark.parametrize("noisy", [False, True])
@@ -80,19 +69,24 @@ def test_what_is_recorded_draws_nothing(monkeypatch, noisy):
     assert not torch.equal(states[0], states[2])
 
 
-def test_an_actor_goes_on_after_a_failed_capture(fake, caplog):
-    fake.capture_fails = True
-    plain, recorded = make_actor(), make_actor(graphs=True)
+def check_recorded_acts_like_plain():
+    plain, recorded = make_actor(device=GPU), make_actor(device=GPU, graphs=True)
     for call in range(8):
-        for one, other in zip(plain(*rows(call)), recorded(*rows(call)), strict=True):
+        given = rows(call, GPU)
+        for one, other in zip(plain(*given), recorded(*given), strict=True):
             assert torch.equal(one, other)
-    (record,) = caplog.records
-    assert "no CUDA graph of acting" in record.getMessage()
+    torch.cuda.synchronize()
+    return recorded._forward
 
 
-def test_acting_has_priority_over_learning(fake):
-    actor = make_actor(graphs=True)
-    for call in range(4):
-        actor(*rows(call))
-    streams = [call[2] for call in fake.calls if call[0] == "capture"]
-    assert streams == ["stream 1 of high priority"]
+@on_label_gpu()
+def test_a_recorded_actor_acts_like_an_unrecorded_one():
+    assert check_recorded_acts_like_plain()._stream.priority == ACTING
+
+
+@on_label_gpu()
+def test_an_actor_goes_on_after_a_failed_capture():
+    said, torch.cuda.CUDAGraph = warnings(), None
+    assert not check_recorded_acts_like_plain().recorded
+    (message,) = said
+    assert "no CUDA graph of acting" in message

@@ -1,14 +1,13 @@
-"""What is for a GPU, on a fake one."""
+"""Streams, graphs and copies: on a GPU of labels, and what a CPU has instead."""
 
 import logging
 import shutil
-from collections import defaultdict
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from label_gpu.client import on_label_gpu, warnings
 
 from trainer.learn.losses import Targets, ppo_loss
 from trainer.machine import cuda
@@ -18,6 +17,7 @@ from trainer.machine.cuda import (
     Graphed,
     HostToDevice,
     compiled,
+    copy_all,
     own_stream,
     use_here,
 )
@@ -26,50 +26,40 @@ CPU = torch.device("cpu")
 GPU = torch.device("cuda")
 
 
-@pytest.fixture
-def fake(monkeypatch):
-    result = FakeCuda()
-    monkeypatch.setattr(cuda, "_cuda", result)
-    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
-    monkeypatch.setattr(
-        cuda, "_close_pool", lambda *of: result.calls.append(("close pool", *of))
-    )
-    monkeypatch.setattr(
-        cuda, "_forget_error", lambda device: result.calls.append("forget the error")
-    )
-    return result
-
-
-def test_on_a_cpu_there_are_no_streams(fake):
+def test_on_a_cpu_there_are_no_streams(monkeypatch):
+    monkeypatch.setattr(cuda, "_cuda", None)  # any use of it would raise
     fence = Fence(CPU)
     fence.signal()
     fence.wait()
     with own_stream(CPU):
-        assert fake.current == "main"
-    assert fake.calls == []
+        pass
 
 
-def test_a_stream_of_its_own(fake):
+@on_label_gpu()
+def test_a_stream_of_its_own():
+    default, seen = torch.cuda.current_stream(), set()
+    weights = torch.zeros(4, device=GPU)  # which may still be on their way
     with own_stream(GPU):
-        assert fake.current == "stream 1"
-    assert fake.current == "main"
-    # Weights may still be on their way.
-    assert fake.calls == [("stream 1", "waits for", "main")]
+        assert torch.cuda.current_stream() is not default
+        weights.add_(1)
+    assert torch.cuda.current_stream() is default
     # PyTorch has 32, then two parts would have the same one.
     for _ in range(40):
-        with own_stream(GPU), own_stream(GPU):
-            assert fake.current in ("stream 1", "stream 2")
-    assert fake.streams == 2
+        with own_stream(GPU):
+            seen.add(torch.cuda.current_stream().number)
+            with own_stream(GPU):
+                seen.add(torch.cuda.current_stream().number)
+    assert len(seen) == 2
+    torch.cuda.synchronize()
 
 
-def test_a_thread_of_a_numbered_gpu_works_on_that_gpu(fake):
+@on_label_gpu()
+def test_a_thread_of_a_numbered_gpu_works_on_that_gpu():
     """The current GPU of a new thread is number 0."""
-    second = torch.device("cuda:1")
-    with own_stream(second):
-        assert fake.calls[0] == ("current device", second)
-    count = len(fake.calls)
-    with own_stream(GPU):
-        assert ("current device", GPU) not in fake.calls[count:]
+    second, given = torch.device("cuda:1"), []
+    torch.cuda.set_device = given.append
+    with own_stream(second), own_stream(GPU):
+        assert given == [second]
 
 
 def test_on_a_cpu_nothing_is_announced(monkeypatch):
@@ -77,207 +67,238 @@ def test_on_a_cpu_nothing_is_announced(monkeypatch):
     use_here(CPU, torch.zeros(1), slice(0, 3), np.zeros(3))
 
 
+@on_label_gpu()
+def test_tensors_are_copied_with_a_launch_for_each_data_type():
+    from label_gpu import order
+
+    kinds = torch.float32, torch.int64, torch.float32, torch.bool, torch.float32
+    sources = [torch.ones(3, n, dtype=kind, device=GPU) for n, kind in enumerate(kinds)]
+    targets = [torch.zeros_like(source) for source in sources]
+    before = order.counts["MainThread"]["launches"]
+    copy_all(targets, sources)
+    assert order.counts["MainThread"]["launches"] - before == 3
+    assert all(map(torch.equal, targets, sources))
+
+
 class Adder:
     """Adds two to a tensor, and counts how often Python did."""
 
-    def __init__(self, fake, **options):
+    def __init__(self, **options):
         self.count = 0
         options = {"name": "adding", "device": GPU, "enabled": True} | options
         self.graphed = Graphed(self.run, **options)
-        self.fake = fake
 
     def run(self, x):
         self.count += 1
-        graph = self.fake.recording
-        if graph is not None:
-            # It keeps the memory of this call and does the same again.
-            result = torch.empty_like(x)
-            graph.run = lambda: torch.add(x, 2, out=result)
-            return result
         return x + 2
 
-
-def test_calls_are_recorded_and_replayed(fake):
-    add = Adder(fake)
-    for value in range(3):
-        assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
-    assert (add.count, fake.calls) == (3, [])
-    given = torch.full((2,), 7)
-    result = add.graphed(given)
-    assert result.tolist() == [9, 9]
-    assert add.count == 4
-    for value in range(5):
-        assert add.graphed(torch.full((2,), value)) is result
-        assert result.tolist() == [value + 2] * 2
-    assert add.count == 4
-    assert given.tolist() == [7, 7]
-    assert fake.calls[0][2] == "stream 1"
-    assert fake.current == "main"
+    def check(self, calls, size=2):
+        """Calls it so often, and checks the results, which it returns."""
+        results = []
+        for value in range(calls):
+            given = torch.full((size,), value, device=GPU)
+            results.append(self.graphed(given))
+            assert results[-1].tolist() == [value + 2] * size
+            assert given.tolist() == [value] * size
+        return results
 
 
-def test_each_shape_has_a_recording_of_its_own(fake):
-    add = Adder(fake)
-    results = {}
-    for call in range(6):
-        for size in (2, 3):
-            x = torch.full((size,), call)
-            results.setdefault(size, []).append(add.graphed(x))
-            assert results[size][-1].tolist() == [call + 2] * size
+def captures():
+    """Pool and stream of each recording from now on."""
+    found, begin = [], torch.cuda.CUDAGraph.capture_begin
+
+    def noted(graph, pool, capture_error_mode):
+        assert capture_error_mode == "thread_local"
+        found.append((pool, torch.cuda.current_stream()))
+        begin(graph, pool)
+
+    torch.cuda.CUDAGraph.capture_begin = noted
+    return found
+
+
+def closed_pools():
+    """What is closed from now on, after failures."""
+    closed = []
+    cuda._close_pool = lambda *of: closed.append(of)
+    return closed
+
+
+def failing(method):
+    """Makes a method of all graphs fail."""
+    end = torch.cuda.CUDAGraph.capture_end
+
+    def fails(graph, *args, **options):
+        if method == "capture_end":
+            end(graph)
+        raise RuntimeError("operation not permitted\nwhen stream is capturing")
+
+    setattr(torch.cuda.CUDAGraph, method, fails)
+
+
+@on_label_gpu()
+def test_calls_are_recorded_and_replayed():
+    add, found = Adder(), captures()
+    add.check(3)
+    assert (add.count, found) == (3, [])
+    result, *later = add.check(6)
+    assert all(each is result for each in later)
+    assert (add.count, len(found)) == (4, 1)
+    assert torch.cuda.current_stream() is torch.cuda.default_stream()
+
+
+@on_label_gpu()
+def test_each_shape_has_a_recording_of_its_own():
+    add = Adder()
+    for size in (2, 3):
+        _, _, _, *later = add.check(6, size)
+        assert later[0] is later[1] is later[2]
     assert add.count == 8
-    assert add.graphed.recorded == 2
-    for found in results.values():
-        assert found[3] is found[4] is found[5]
     # Only a few: each one has memory of its own.
     for size in (4, 5, 6, 7):
-        for call in range(6):
-            assert add.graphed(torch.full((size,), call)).tolist() == [call + 2] * size
+        add.check(6, size)
     assert add.graphed.recorded == 4
 
 
-def test_each_function_is_recorded_on_a_stream_of_its_own(fake):
+@on_label_gpu()
+def test_each_function_is_recorded_on_a_stream_of_its_own():
     """Graphs of one stream share the workspace of cuBLAS."""
-    adders = [Adder(fake), Adder(fake)]
-    for _ in range(5):
-        for add in adders:
-            add.graphed(torch.zeros(2))
-    assert captures(fake, 2) == ["stream 1", "stream 2"]
+    adders, found = [Adder(), Adder()], captures()
+    for add in adders:
+        add.check(5)
+    first, second = (stream for _, stream in found)
+    assert first is not second
     for add in adders:
         add.graphed.close()
-        assert add.graphed(torch.zeros(2)).tolist() == [2, 2]
+        add.check(5)
         assert not add.graphed.recorded
     for _ in range(40):
-        add = Adder(fake)
-        for _ in range(5):
-            add.graphed(torch.zeros(2))
+        add = Adder()
+        add.check(5)
         assert add.graphed.recorded
         add.graphed.close()
-    assert fake.streams == 2
+    assert {stream for _, stream in found} == {first, second}
 
 
-def test_a_recording_is_made_again_after_a_reset(fake):
-    add = Adder(fake)
-    for _ in range(4):
-        old = add.graphed(torch.zeros(2))
+@on_label_gpu()
+def test_a_recording_is_made_again_after_a_reset():
+    add, found = Adder(), captures()
+    *_, old = add.check(4)
     add.graphed.reset()
-    for _ in range(3):
-        assert add.graphed(torch.zeros(2)) is not old
-    assert add.count == 7
-    assert sum(call[0] == "capture" for call in fake.calls) == 1
     assert not add.graphed.recorded
-    new = add.graphed(torch.ones(2))
-    assert new.tolist() == [3, 3]
-    assert new is not old
-    assert sum(call[0] == "capture" for call in fake.calls) == 2
+    assert all(each is not old for each in add.check(3))
+    assert (add.count, len(found)) == (7, 1)
+    assert add.check(1)[0] is not old
+    assert (add.graphed.recorded, len(found)) == (1, 2)
 
 
-def captures(fake, what):
-    """Pools (1) or streams (2) of the recordings so far."""
-    return [call[what] for call in fake.calls if call[0] == "capture"]
-
-
-def test_graphs_of_a_function_share_their_memory(fake):
+@on_label_gpu()
+def test_graphs_of_a_function_share_their_memory():
     """Each shape would keep a pool of its own; the next function does keep one."""
-    adders = [Adder(fake), Adder(fake)]
-    for _ in range(4):
-        for add in adders:
-            for size in (2, 3, 4):
-                add.graphed(torch.zeros(size))
-    assert captures(fake, 1) == ["pool 1"] * 3 + ["pool 2"] * 3
+    adders, found = [Adder(), Adder()], captures()
+    for add in adders:
+        for size in (2, 3, 4):
+            add.check(4, size)
+    first, second = found[0][0], found[3][0]
+    assert [pool for pool, _ in found] == [first] * 3 + [second] * 3
+    assert first is not second
     # PyTorch has freed a pool whose graphs are gone, and refuses it.
     adders[0].graphed.reset()
-    for _ in range(4):
-        adders[0].graphed(torch.zeros(2))
-    assert captures(fake, 1)[6:] == ["pool 3"]
+    adders[0].check(4)
+    assert found[-1][0] not in (first, second)
 
 
 @pytest.mark.parametrize("priority", [0, ACTING])
-def test_graphs_have_the_priority_of_their_function(fake, priority):
+@on_label_gpu()
+def test_graphs_have_the_priority_of_their_function(priority):
     """PyTorch honours the priority of the stream that records, from 2.10 on."""
-    add = Adder(fake, priority=priority)
-    for _ in range(4):
-        add.graphed(torch.zeros(2))
-    assert captures(fake, 2) == ["stream 1" + " of high priority" * (priority < 0)]
+    add, found = Adder(priority=priority), captures()
+    add.check(4)
+    ((_, stream),) = found
+    assert stream.priority == priority
     add.graphed.close()
     with own_stream(GPU, priority):
-        assert fake.streams == 1  # it went back to its own list
+        assert torch.cuda.current_stream() is stream  # it went back to its own list
     with own_stream(GPU, ACTING - priority):
-        assert fake.streams == 2
+        assert torch.cuda.current_stream() is not stream
 
 
-def test_what_cannot_be_recorded_runs_without(fake, caplog):
-    fake.capture_fails = True
-    add = Adder(fake)
-    with caplog.at_level(logging.WARNING):
-        for value in range(8):
-            assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
-    assert add.count == 8
-    assert [call[0] for call in fake.calls] == ["capture", "close pool"]
-    assert len(caplog.records) == 1
-    message = caplog.records[0].getMessage()
+@pytest.mark.parametrize("method", ["capture_begin", "capture_end"])
+@on_label_gpu()
+def test_what_cannot_be_recorded_runs_without(method):
+    failing(method)
+    closed, said, add = closed_pools(), warnings(), Adder()
+    add.check(8)
+    assert not add.graphed.recorded
+    assert (add.count, len(closed)) == (8 + (method == "capture_end"), 1)
+    (message,) = said
     assert "no CUDA graph of adding" in message
     assert "(operation not permitted)" in message
 
 
-def test_a_quiet_failure_is_kept(fake, caplog):
-    fake.capture_fails = True
-    add = Adder(fake, quiet=True)
-    for _ in range(6):
-        assert add.graphed(torch.zeros(2)).tolist() == [2, 2]
-    assert not caplog.records
+@on_label_gpu()
+def test_a_quiet_failure_is_kept():
+    failing("capture_begin")
+    said, add = warnings(), Adder(quiet=True)
+    add.check(6)
+    assert said == []
     assert add.graphed.failure == "operation not permitted"
 
 
-@pytest.mark.parametrize("spoilt", [False, True])
-def test_a_broken_recording_leaves_nothing_behind(fake, caplog, spoilt):
-    """A call that a graph cannot have, such as .item(), may spoil the capture too."""
-    fake.end_fails = spoilt
-
-    def waits(x):
-        if fake.recording is not None:
-            raise RuntimeError("it waits for the device")
-        return x + 2
-
-    graphed = Graphed(waits, name="adding", device=GPU, enabled=True)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(6):
-            assert graphed(torch.zeros(2)).tolist() == [2, 2]
-    assert [r.getMessage().partition("; ")[0] for r in caplog.records] == [
-        "no CUDA graph of adding, so it runs without one (it waits for the device)"
+@on_label_gpu("capture")
+def test_a_recording_that_waits_leaves_nothing_behind():
+    """A call that a graph cannot have, such as .item(), also spoils the capture."""
+    closed, said = closed_pools(), warnings()
+    waits = Graphed(
+        lambda x: x + 2 * (x.sum().item() == 0), name="it", device=GPU, enabled=True
+    )
+    for _ in range(6):
+        assert waits(torch.zeros(2, device=GPU)).tolist() == [2, 2]
+    assert [message.partition("; ")[0] for message in said] == [
+        "no CUDA graph of it, so it runs without one (operation not permitted when "
+        "stream is capturing)"
     ]
-    assert fake.current == "main"
-    assert (("close pool", GPU, "pool 1") in fake.calls) == spoilt
-    assert not cuda.recording_lock.locked()
-    # Nor where only the end of the capture fails.
-    fake.end_fails = True
-    add = Adder(fake)
-    for value in range(6):
-        assert add.graphed(torch.full((2,), value)).tolist() == [value + 2] * 2
-    assert not add.graphed.recorded
-    assert fake.calls[-1][0] == "close pool"
+    assert len(closed) == 1
+    check_nothing_is_left()
 
 
 @pytest.mark.parametrize("error", [TypeError, KeyError, UserWarning, OSError])
-def test_any_exception_of_a_recording_is_survived(fake, caplog, error):
+@on_label_gpu()
+def test_any_exception_of_a_recording_is_survived(error):
     """PyTorch, Triton and modules of users raise more than RuntimeError."""
+    found, closed, said, calls = captures(), closed_pools(), warnings(), []
 
     def fails(x):
-        if fake.recording is not None:
+        calls.append(x)
+        if len(calls) == 4:
             raise error
         return x + 2
 
     graphed = Graphed(fails, name="adding", device=GPU, enabled=True)
-    with caplog.at_level(logging.WARNING):
-        for _ in range(8):
-            assert graphed(torch.zeros(2)).tolist() == [2, 2]
-    (record,) = caplog.records
-    assert f"runs without one ({error.__name__})" in record.getMessage()
-    assert fake.recording is None
-    assert fake.current == "main"
+    for _ in range(8):
+        assert graphed(torch.zeros(2, device=GPU)).tolist() == [2, 2]
+    (message,) = said
+    assert f"runs without one ({error.__name__})" in message
+    assert (len(found), closed) == (1, [])
+    check_nothing_is_left()
+    with own_stream(GPU):  # the stream is free for others
+        assert torch.cuda.current_stream() is found[0][1]
+
+
+def check_nothing_is_left():
+    """After a failed recording others are made, on the stream that was current."""
+    assert torch.cuda.current_stream() is torch.cuda.default_stream()
     assert not cuda.recording_lock.locked()
-    assert len(captures(fake, 2)) == 1
-    # The stream is free for others.
-    with own_stream(GPU):
-        assert fake.streams == 1
+    add = Adder()
+    add.check(6)
+    assert add.graphed.recorded
+    add.graphed.close()
+
+
+@on_label_gpu()
+def test_without_graphs_nothing_is_recorded():
+    add, found = Adder(enabled=False), captures()
+    add.check(8)
+    assert (add.count, found) == (8, [])
 
 
 def test_a_failed_capture_gives_its_pool_back_once(monkeypatch):
@@ -299,13 +320,6 @@ def test_a_failed_capture_gives_its_pool_back_once(monkeypatch):
     assert len(calls) == 2
     monkeypatch.setattr(torch, "_C", SimpleNamespace())  # the functions are private
     cuda._close_pool(torch.device("cuda:1"), "pool")
-
-
-def test_without_graphs_nothing_is_recorded(fake):
-    add = Adder(fake, enabled=False)
-    for _ in range(8):
-        add.graphed(torch.zeros(2))
-    assert (add.count, fake.calls) == (8, [])
 
 
 @pytest.mark.parametrize("when", ["wrapping", "running"])
@@ -374,32 +388,48 @@ def test_on_a_cpu_nothing_is_copied():
     to_device.close()
 
 
-def at(address, nbytes):
-    return SimpleNamespace(ctypes=SimpleNamespace(data=address), nbytes=nbytes)
+def locks(error=0):
+    """What is page-locked from now on: address and size; or fails."""
+    locked, cudart = [], torch.cuda.cudart()
 
+    def register(start, size, flags):
+        locked.append((start, size))
+        return error or cudart.cudaHostRegister(start, size, flags)
 
-def test_slabs_are_page_locked_once_and_when_there_are_more(fake):
-    pool = SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
-    to_device = HostToDevice(GPU, pool)
-    assert to_device._page_locked(at(4096, 100))
-    assert not to_device._page_locked(at(4096, 9000))
-    assert not to_device._page_locked(at(20000, 100))
-    assert fake.calls == [("lock", 4096, 8192)]
-    pool._buffers.append((16384, 8192))
-    pool.slab_growth = 1
-    assert to_device._page_locked(at(20000, 100))
-    assert fake.calls == [("lock", 4096, 8192), ("lock", 16384, 8192)]
-
-
-def test_failing_to_page_lock_is_said_once(fake, caplog):
-    fake.register_error = 2
-    to_device = HostToDevice(
-        GPU, SimpleNamespace(_buffers=[(4096, 8192)], slab_growth=0)
+    ending = cudart.cudaHostUnregister
+    torch.cuda.cudart = lambda: SimpleNamespace(
+        cudaHostRegister=register, cudaHostUnregister=ending
     )
-    with caplog.at_level(logging.WARNING):
-        for _ in range(3):
-            assert not to_device._page_locked(at(4096, 100))
-    assert len(caplog.records) == 1
-    assert "page-locking" in caplog.text
-    # Or the next kernel would raise it.
-    assert fake.calls == [("lock", 4096, 8192), "forget the error"]
+    return locked
+
+
+@on_label_gpu()
+def test_slabs_are_page_locked_once_and_when_there_are_more():
+    locked, memory = locks(), np.arange(96, dtype=np.uint8)
+    slabs = [(memory.ctypes.data + at, 32) for at in (0, 64)]
+    pool = SimpleNamespace(_buffers=slabs[:1], slab_growth=0)
+    to_device = HostToDevice(GPU, pool)
+    parts = slice(0, 8), slice(0, 40), slice(64, 72)  # in it, too long, elsewhere
+    for part in parts:
+        assert to_device(memory[part]).tolist() == memory[part].tolist()
+    assert locked == slabs[:1]
+    pool._buffers, pool.slab_growth = slabs, 1
+    assert to_device(memory[parts[2]]).tolist() == memory[parts[2]].tolist()
+    assert locked == slabs
+    to_device.close()
+
+
+@on_label_gpu()
+def test_failing_to_page_lock_is_said_once():
+    locked, said = locks(error=2), warnings()
+    memory, forgotten = np.arange(32, dtype=np.uint8), []
+    cuda._forget_error = forgotten.append  # or the next kernel would raise it
+    slabs = [(memory.ctypes.data, 32)]
+    pool = SimpleNamespace(_buffers=slabs, slab_growth=0)
+    to_device = HostToDevice(GPU, pool)
+    for _ in range(3):
+        pool.slab_growth += 1  # there are more slabs, which are not tried
+        assert to_device(memory[:8]).tolist() == memory[:8].tolist()
+    (message,) = said
+    assert "page-locking" in message
+    assert (locked, forgotten) == (slabs, [GPU])

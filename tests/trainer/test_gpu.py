@@ -267,13 +267,13 @@ def test_recorded_updates_equal_unrecorded_ones(loss, optimizer):
             model, config, obs_shape=SHAPE, device=cuda(), dtype=None, shards=Shards(1)
         )
         with own_stream(cuda()):
-            for step in range(4):
+            for step in range(6):
                 learner.update(store.batch(slots), step * 1000)
         wait_for_device(cuda())
         statistics = learner.statistics()
         assert statistics["loss/entropy"] > 0
         weights.append(flat(model))
-        assert bool(learner.learn_minibatch.recorded) == graphs
+        assert {bool(graph.recorded) for graph in learner._graphs} == {graphs}
         learner.close()
     assert_moved_alike(start, *weights)
 
@@ -308,13 +308,13 @@ def test_levels_and_augmented_pictures_are_recorded(loss):
         logits = torch.zeros(*batch.logits.shape[:-1], 12, device="cuda")
         levels = torch.arange(8, device="cuda").remainder(2).expand_as(batch.levels)
         with own_stream(cuda()):
-            for step in range(4):
+            for step in range(6):
                 changed = batch._replace(logits=logits, levels=levels)
                 learner.update(changed, step * 1000)
         wait_for_device(cuda())
         assert learner.statistics()["loss/augmented"] > 0
         weights.append(flat(model))
-        assert bool(learner.learn_minibatch.recorded) == graphs
+        assert {bool(graph.recorded) for graph in learner._graphs} == {graphs}
         learner.close()
     assert_moved_alike(start, *weights)
 
@@ -435,6 +435,7 @@ def test_whole_runs(tmp_path, monkeypatch, caplog, pools, name):
     assert bool(recorded["acting"]) == config.cuda_graphs
     of_steps = config.cuda_graphs and name != "fp16"
     assert bool(recorded["the gradient step"]) == of_steps
+    assert bool(recorded["the targets"]) == of_steps
     assert metrics["learn/policy_lag"] <= config.lag + 1
     assert name != "replay" or metrics["learn/replay/share"] > 0.4
 

@@ -1,12 +1,12 @@
-"""The self-check of a GPU, on a fake one: each failure has its line and its way out."""
+"""The self-check of a GPU: each failure has its line and its way out."""
 
-from collections import defaultdict
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from fake_cuda import FakeCuda
+from label_gpu.client import on_label_gpu, warnings
 from small_runs import make_config
 
 from trainer.machine import cuda, device
@@ -15,232 +15,173 @@ from trainer.machine.device import SelfCheck, check_gpu
 from trainer.session import build
 from trainer.session.training import open_run
 
-CPU = torch.device("cpu")
 GPU = torch.device("cuda")
 
 
-class FakeGraphed:
-    """Calls the function, as a good graph does; or does what `fault` says."""
+def slabs(error=0):
+    """The slabs that are page-locked now; locking the next ones may fail."""
+    locked, cudart = {}, torch.cuda.cudart()
 
-    fault = ""
-    made = 0
+    def register(start, size, flags):
+        locked[start] = size
+        return error or cudart.cudaHostRegister(start, size, flags)
 
-    def __init__(self, function, *, name, device, enabled, quiet):
-        assert quiet
-        type(self).made += 1
-        self.function = function
-        self.fault = self.fault if enabled else ""
-        self.calls, self.recorded, self.failure = 0, 0, ""
+    def unregister(start):
+        del locked[start]
+        return cudart.cudaHostUnregister(start)
 
-    def __call__(self, x):
-        self.calls += 1
-        if self.calls <= 3:
-            return self.function(x)
-        if self.fault == "raises":
-            raise RuntimeError("illegal instruction\nand where")
-        if self.fault == "is not recorded":
-            self.failure = "operation not permitted"
-            return self.function(x)
-        self.recorded = 1
-        if self.calls == 4:
-            self.x, self.output = x, self.function(x)
-            return self.output
-        if self.fault == "does nothing":
-            return self.output
-        if self.fault == "keeps its inputs":
-            return self.function(self.x)
-        return self.function(x)
-
-    def close(self):
-        pass
+    torch.cuda.cudart = lambda: SimpleNamespace(
+        cudaHostRegister=register, cudaHostUnregister=unregister
+    )
+    return locked
 
 
-class HostAdam(torch.optim.Adam):
-    """Without what a CPU refuses."""
-
-    def __init__(self, params, lr, *, eps, capturable, fused):
-        assert capturable
-        assert fused
-        super().__init__(params, lr.item(), eps=eps)
-
-
-class TimedCuda(FakeCuda):
-    """Kernels of 3 ms that share their time if two streams overlap."""
-
-    def __init__(self):
-        super().__init__()
-        self.overlapping = True
-        self.spins = []  # the stream of each kernel that was not timed yet
-
-    def _sleep(self, cycles):
-        self.spins.append(self.current)
-
-    def Event(self, enable_timing=False):
-        event = super().Event(enable_timing)
-        event.elapsed_time = self._elapsed_time
-        return event
-
-    def _elapsed_time(self, end):
-        spins, self.spins = self.spins, []
-        return 3.0 * (len(set(spins)) == 1 or not self.overlapping or 0.5) * len(spins)
+def copied_by_the_run():
+    """Copies an array as the run will; returns the slabs that this locked."""
+    locked, array = slabs(), np.arange(4096, dtype=np.uint8)
+    to_device = HostToDevice(
+        GPU, SimpleNamespace(_buffers=[(array.ctypes.data, 4096)], slab_growth=0)
+    )
+    assert to_device(array).tolist() == array.tolist()
+    found = dict(locked)
+    to_device.close()
+    return found
 
 
-@pytest.fixture
-def fake(monkeypatch):
-    """A GPU that works, whose tensors are on the CPU."""
-    result = TimedCuda()
-    for module in (cuda, device):
-        monkeypatch.setattr(module, "_cuda", result)
-    monkeypatch.setattr(cuda, "_free_streams", defaultdict(list))
-    monkeypatch.setattr(cuda, "_copies", {})
-    monkeypatch.setattr(cuda, "_forget_error", lambda device: None)
-    to = torch.Tensor.to
-    result.spoil = lambda tensor: tensor
-    result.pin = lambda tensor: tensor
+@on_label_gpu()
+def test_what_works_changes_nothing():
+    from label_gpu import order
 
-    def move(tensor, *where, **options):
-        if where == (GPU,):
-            return result.spoil(tensor.clone())
-        return to(tensor, *where, **options)
-
-    monkeypatch.setattr(torch.Tensor, "to", move)
-    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: result.pin(tensor))
-    monkeypatch.setattr(torch.Tensor, "record_stream", lambda tensor, stream: None)
-    monkeypatch.setattr(torch.optim, "Adam", HostAdam)
-    monkeypatch.setattr(FakeGraphed, "made", 0)
-    monkeypatch.setattr(device, "Graphed", FakeGraphed)
-    return result
-
-
-def lines(caplog):
-    return [record.getMessage() for record in caplog.records]
-
-
-def test_what_works_changes_nothing(fake, caplog):
-    state = torch.get_rng_state()
+    said, locked, state = warnings(), slabs(), torch.get_rng_state()
     assert check_gpu(GPU, graphs=True) == SelfCheck()
-    assert lines(caplog) == []
+    assert (said, locked) == ([], {})
     assert torch.equal(torch.get_rng_state(), state)
-    assert FakeGraphed.made == 2
-    assert fake.current == "main"
-    locked = [call for call in fake.calls if call[0] in ("lock", "unlock")]
-    assert [call[0] for call in locked] == ["lock", "unlock"]
-    assert locked[0][1] == locked[1][1]
-    assert locked[0][1] % 4096 == 0
+    assert torch.cuda.current_stream() is torch.cuda.default_stream()
     # All streams are given back.
-    made = fake.streams
+    made = len(order.streams)
     check_gpu(GPU, graphs=True)
-    assert fake.streams == made
+    assert len(order.streams) == made
+    assert copied_by_the_run()
 
 
-def test_a_run_without_graphs_does_not_try_them(fake):
-    assert check_gpu(GPU, graphs=False).graphs
-    assert FakeGraphed.made == 0
+@on_label_gpu()
+def test_a_run_without_graphs_does_not_try_them():
+    device.Graphed = None
+    assert check_gpu(GPU, graphs=False) == SelfCheck()
 
 
-def test_streams_that_take_turns(fake, caplog):
-    fake.overlapping = False
+@on_label_gpu()
+def test_streams_that_take_turns():
+    from label_gpu import order
+
+    def sleep(cycles):
+        torch.cuda.current_stream().ms = max(s.ms for s in order.streams) + 3.0
+
+    said, torch.cuda._sleep = warnings(), sleep
     assert check_gpu(GPU, graphs=True) == SelfCheck(overlap=False)
-    (line,) = lines(caplog)
+    (line,) = said
     assert "do not overlap" in line
     assert "6.0 ms on two streams, 6.0 ms on one" in line
     assert "--lag" in line
 
 
-def test_streams_of_which_nothing_is_known(fake, caplog, monkeypatch):
-    def fails(self, cycles):
+@on_label_gpu()
+def test_streams_of_which_nothing_is_known():
+    def fails(cycles):
         raise AttributeError("no such kernel\nat all")
 
-    monkeypatch.setattr(TimedCuda, "_sleep", fails)
+    said, torch.cuda._sleep = warnings(), fails
     assert check_gpu(GPU, graphs=True) == SelfCheck(overlap=False)
-    (line,) = lines(caplog)
+    (line,) = said
     assert "could not check whether streams overlap (no such kernel)" in line
 
 
+def raises(*arguments, **options):
+    raise RuntimeError("illegal instruction\nand where")
+
+
 @pytest.mark.parametrize(
-    ("fault", "said"),
+    ("place", "said"),
     [
-        ("raises", "illegal instruction"),
-        ("is not recorded", "operation not permitted"),
-        ("does nothing", "a recorded gradient step differs"),
-        ("keeps its inputs", "a recorded gradient step differs"),
+        ("replay", "illegal instruction"),
+        ("capture_begin", "illegal instruction"),
+        ("nothing", "a recorded gradient step differs"),
+        ("inputs", "a recorded gradient step differs"),
     ],
 )
-def test_graphs_that_do_something_else(fake, caplog, monkeypatch, fault, said):
-    monkeypatch.setattr(FakeGraphed, "fault", fault)
+@on_label_gpu()
+def test_graphs_that_do_something_else(place, said):
+    lines = warnings()
+    if place == "inputs":
+        cuda.copy_all = lambda targets, sources: None
+    elif place == "nothing":
+        torch.cuda.CUDAGraph.replay = lambda graph: None
+    else:
+        setattr(torch.cuda.CUDAGraph, place, raises)
     assert check_gpu(GPU, graphs=True) == SelfCheck(graphs=False)
-    (line,) = lines(caplog)
+    (line,) = lines
     assert line.startswith("this run is slower, without CUDA graphs: ")
     assert said in line
     assert "\n" not in line
 
 
-def spoilt(tensor):
-    if tensor.dtype is torch.uint8:
-        tensor.flatten()[-1] += 1
-    return tensor
+def spoil(when, how):
+    """Does something else with copies of bytes to the GPU, where `when` is true."""
+    to = torch.Tensor.to
+
+    def move(tensor, *where, **options):
+        result = to(tensor, *where, **options)
+        if where == (GPU,) and tensor.dtype is torch.uint8 and when(tensor):
+            how(result)
+        return result
+
+    torch.Tensor.to = move
 
 
-def test_slabs_that_arrive_changed(fake, caplog):
+def change(tensor):
+    tensor.flatten()[-1] += 1
+
+
+@on_label_gpu()
+def test_slabs_that_arrive_changed():
     """Not where a copy of them is locked."""
-    pinned = []
+    said, locked = warnings(), slabs()
 
-    def pin(tensor):
-        pinned.append(True)
-        return tensor
+    def in_slab(tensor):
+        at = tensor.data_ptr()
+        return any(start <= at < start + size for start, size in locked.items())
 
-    # Slabs are not pinned before they are sent; after that many all is well.
-    fake.pin = pin
-    fake.spoil = lambda t: t if len(pinned) > 1 else spoilt(t)
+    spoil(in_slab, change)
     assert check_gpu(GPU, graphs=True) == SelfCheck(copies=Copies.PAGE_LOCKED)
-    (line,) = lines(caplog)
+    (line,) = said
     assert "from page-locked slabs do not work here (the data arrives changed)" in line
-    to_device = HostToDevice(GPU, locked_pool())
-    count = len(fake.calls)
-    to_device(np.zeros(8, np.uint8))
-    assert "lock" not in {call[0] for call in fake.calls[count:]}
+    assert not copied_by_the_run()
 
 
-def locked_pool():
-    array = np.zeros(4096, np.uint8)
-    return type(
-        "Pool", (), {"_buffers": [(array.ctypes.data, 4096)], "slab_growth": 0}
-    )()
-
-
-def test_slabs_that_cannot_be_locked_are_said_once(fake, caplog):
-    fake.register_error = 2
+@on_label_gpu()
+def test_slabs_that_cannot_be_locked_are_said_once():
+    said, _ = warnings(), slabs(error=2)
     assert check_gpu(GPU, graphs=True) == SelfCheck(copies=Copies.PAGE_LOCKED)
-    HostToDevice(GPU, locked_pool())(np.zeros(8, np.uint8))
-    (line,) = lines(caplog)
+    assert not copied_by_the_run()
+    (line,) = said
     assert "page-locking the observation slabs failed" in line
 
 
-@pytest.mark.parametrize("raises", [False, True])
-def test_nothing_page_locked_arrives(fake, caplog, raises):
-    def fails(tensor):
-        if tensor.dtype is torch.uint8 and raises:
-            raise RuntimeError("invalid argument\nand more")
-        return spoilt(tensor)
-
-    fake.spoil = fails
+@pytest.mark.parametrize("fails", [False, True])
+@on_label_gpu()
+def test_nothing_page_locked_arrives(fails):
+    """And so the run copies on the current stream, and locks nothing."""
+    said, broken = warnings(), [True]
+    spoil(lambda tensor: broken, raises if fails else change)
     assert check_gpu(GPU, graphs=True) == SelfCheck(copies=Copies.PAGEABLE)
-    assert [line.partition(" do not work")[0] for line in lines(caplog)] == [
+    assert [line.partition(" do not work")[0] for line in said] == [
         "copies to the GPU from page-locked slabs",
         "copies to the GPU through page-locked memory",
     ]
-    reason = "invalid argument" if raises else "the data arrives changed"
-    assert all(f"({reason})" in line for line in lines(caplog))
-    # And so those of the run: on the current stream, nothing locked.
-    fake.spoil = lambda tensor: tensor
-    count = len(fake.calls)
-    array = np.arange(8, dtype=np.uint8)
-    to_device = HostToDevice(GPU, locked_pool())
-    tensor = to_device(array)
-    to_device.close()
-    assert tensor.tolist() == array.tolist()
-    assert tensor.data_ptr() != array.ctypes.data
-    assert fake.calls[count:] == []
+    reason = "illegal instruction" if fails else "the data arrives changed"
+    assert all(f"({reason})" in line for line in said)
+    broken.clear()
+    assert not copied_by_the_run()
 
 
 def test_a_run_on_a_cpu_is_not_checked(tmp_path, pools, monkeypatch):

@@ -15,8 +15,9 @@ of an update:
 To add a loss: a dataclass with its options in config/learning.py, a subclass of
 `Learner` or `PPO` with the loss, and a row of `LEARNERS` in trainer/learn/__init__.py.
 
-On a GPU a gradient step is one recorded CUDA graph. Except in fp16, whose scaler asks
-for overflows, and in cloning, nothing waits for the device until `statistics()`.
+On a GPU a gradient step is one recorded CUDA graph, and so are PPO's targets. Except in
+fp16, whose scaler asks for overflows, and in cloning, nothing waits for the device
+until `statistics()`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from trainer.learn.losses import Loss, Targets, consistency
 from trainer.learn.optim import build_optimizer, learning_rate_factor, set_learning_rate
 from trainer.learn.targets import TargetMaker
 from trainer.machine.cpu import Shards
-from trainer.machine.cuda import Graphed, compiled
+from trainer.machine.cuda import Graphed, compiled, copy_all
 from trainer.machine.ranks import ALONE, Ranks, Stream, seed_of
 from trainer.models import PolicyModel, PolicyOutput
 from trainer.models.actor_critic import Ema
@@ -79,8 +80,9 @@ class Learner:
         self.obs_shape, self.device, self.dtype = obs_shape, device, dtype
         self.burn_in = config.replay.burn_in
         self.version = 0
-        graphs = _records_graphs(config, device, dtype, ranks)
-        self.optimizer = build_optimizer(model, c, capturable=graphs)
+        self._records = _records_graphs(config, device, dtype, ranks)
+        self._graphs: list[Graphed] = []
+        self.optimizer = build_optimizer(model, c, capturable=self._records)
         self.scaler = torch.amp.GradScaler(device.type, enabled=dtype is torch.float16)
         self.ema = Ema(model, c.ema) if c.ema else None
         self.generator = torch.Generator(device)
@@ -99,12 +101,13 @@ class Learner:
         self._loss: Callable[..., Loss] = self.loss
         if config.compile and not config.serial:
             self._loss = compiled(self.loss, name="the loss")
-        self.learn_minibatch = Graphed(
-            self._learn_minibatch,
-            name="the gradient step",
-            device=device,
-            enabled=graphs,
-        )
+        self.learn_minibatch = self.graphed(self._learn_minibatch, "the gradient step")
+
+    def graphed(self, function: Callable[..., Any], name: str) -> Graphed:
+        """A function of an update, which a GPU records."""
+        graph = Graphed(function, name=name, device=self.device, enabled=self._records)
+        self._graphs.append(graph)
+        return graph
 
     # -- an update --------------------------------------------------------------
 
@@ -117,7 +120,8 @@ class Learner:
         self.target_maker.version.fill_(self.version)
         if batch.frames is not self.frames:
             self.frames = batch.frames
-            self.learn_minibatch.reset()
+            for graph in self._graphs:
+                graph.reset()
         lag = (self.version - batch.versions[self.burn_in : -1]).float()
         # Not lag[:, fresh]: that would wait for the device.
         mean_lag = (lag.mean(0) * batch.fresh).sum() / batch.fresh.sum()
@@ -141,13 +145,13 @@ class Learner:
     def hold(self, fields: Sequence[Tensor]) -> None:
         """Takes the tensors of which the next gradient steps use some items.
 
-        They are copied to where a recorded step reads them: one copy for an update
-        instead of one for each of its steps.
+        They are copied to where a recorded step reads them: once for an update instead
+        of once for each of its steps.
         """
         if not self.learn_minibatch.records:
             self.held = list(fields)
         elif [held.shape for held in self.held] == [field.shape for field in fields]:
-            torch._foreach_copy_(self.held, list(fields))
+            copy_all(self.held, fields)
         else:
             self.learn_minibatch.reset()
             self.held = [field.clone() for field in fields]
@@ -297,7 +301,8 @@ class Learner:
 
     def close(self) -> None:
         """Frees recorded graphs; later updates run without."""
-        self.learn_minibatch.close()
+        for graph in self._graphs:
+            graph.close()
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, besides the model."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +31,7 @@ from trainer.learn.learner import Learner
 from trainer.learn.losses import Loss, Targets, ppo_loss
 from trainer.learn.targets import log_prob, normalised
 from trainer.machine.monitor import mark
-from trainer.models import ActorCritic, PolicyOutput
+from trainer.models import ActorCritic, PolicyModel, PolicyOutput
 from trainer.models.heads import PolicyValueHead
 from trainer.models.native import EncoderPass, has_hooks
 from trainer.models.popart import PopArt
@@ -52,6 +52,11 @@ class PPO(Learner):
     """The learner that the module docstring describes."""
 
     loss: ClassVar[Callable[..., Loss]] = staticmethod(ppo_loss)
+
+    def __init__(self, model: PolicyModel, config: RunConfig, **parts: Any) -> None:
+        """Takes the arguments of `Learner`."""
+        super().__init__(model, config, **parts)
+        self._make_targets = self.graphed(self._targets_of, "the targets")
 
     def learn(self, batch: Batch) -> Tensor:
         """See `Learner`."""
@@ -87,7 +92,13 @@ class PPO(Learner):
         return [*inputs, batch.state.new_zeros(1, inputs[0].shape[1], 0), *learned]
 
     def targets_of(self, batch: Batch) -> tuple[Targets, Tensor]:
-        """Targets (T, B), and the priority (B,) of each unroll."""
+        """Targets (T, B), and the priority (B,) of each unroll, until the next call."""
+        targets: tuple[Targets, Tensor] = self._make_targets(*batch[1:])
+        return targets
+
+    def _targets_of(self, *fields: Tensor) -> tuple[Targets, Tensor]:
+        """See `targets_of`; takes the fields of a `Batch` behind frames."""
+        batch = Batch(self.frames, *fields)
         rows = slice(self.burn_in, None)
         actions, behaviour = batch.actions[rows][:-1], batch.logits[rows]
         if _stored_targets_are_exact(self.config):

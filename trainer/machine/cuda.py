@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -92,6 +92,23 @@ def use_here(device: torch.device, *tensors: Any) -> None:
         for tensor in tensors:
             if isinstance(tensor, Tensor):
                 tensor.record_stream(stream)
+
+
+def copy_all(targets: Sequence[Tensor], sources: Sequence[Tensor]) -> None:
+    """Copies tensors into others of their shapes: one launch for each data type.
+
+    PyTorch would copy a list of several data types one by one.
+    """
+    pairs = defaultdict(list)
+    for target, source in zip(targets, sources, strict=True):
+        if source.numel():
+            pairs[source.dtype].append((target, source))
+    for same in pairs.values():
+        if len(same) == 1:
+            same[0][0].copy_(same[0][1])  # faster for a single large tensor
+        else:
+            into, given = zip(*same, strict=True)
+            torch._foreach_copy_(list(into), list(given))
 
 
 class Fence:
@@ -183,9 +200,7 @@ class Graphed:
             return self._function(*tensors)
         if recording.graph is None and not self._record(recording, tensors):
             return self._function(*tensors)
-        for recorded, tensor in zip(recording.inputs, tensors, strict=True):
-            if tensor.numel():
-                recorded.copy_(tensor)
+        copy_all(recording.inputs, tensors)
         recording.graph.replay()
         return recording.output
 

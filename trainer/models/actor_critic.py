@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from trainer.config.schema import ModelConfig
+from trainer.machine.cuda import copy_all
 from trainer.machine.imports import load
 from trainer.models.encoders import ENCODERS, Shape, build_encoder
 from trainer.models.heads import PolicyValueHead
@@ -322,8 +323,7 @@ def _evaluating(model: nn.Module) -> Iterator[None]:
 def copy_weights(target: nn.Module, source: nn.Module) -> None:
     """Copies parameters and buffers between modules of the same kind, in place."""
     for kind in (nn.Module.parameters, nn.Module.buffers):
-        for copied, original in zip(kind(target), kind(source), strict=True):
-            copied.copy_(original)
+        copy_all(list(kind(target)), list(kind(source)))
 
 
 class Ema:

@@ -25,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from trainer.machine.cuda import copied_to
 from trainer.machine.monitor import memory_left
 
 # Added to every priority, so that every unroll can be drawn. The value is that of
@@ -233,8 +234,7 @@ class PrioritizedReplay:
         return priorities.masked_fill(bad, 0.0)
 
     def _index(self, slots: list[int]) -> Tensor:
-        index = torch.tensor(slots, dtype=torch.int64)
-        return index.to(self.device, non_blocking=True)
+        return copied_to(self.device, torch.tensor(slots, dtype=torch.int64))
 
 
 def draw(widths: Tensor, uniform: Tensor) -> Tensor:

@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from trainer.machine.cuda import Fence
+from trainer.machine.cuda import Fence, copied_to
 from trainer.rollout.arrays import (
     Index,
     IntArray,
@@ -369,7 +369,7 @@ class Rollouts:
         replayed: Sample | None = None,
     ) -> Batch:
         """The unrolls of some slots; small arrays are copied, pixels are not."""
-        slots = torch.tensor(fresh).to(self.device, non_blocking=True)
+        slots = copied_to(self.device, torch.tensor(fresh))
         weights = torch.ones(len(fresh), device=self.device)
         if replayed is not None:
             slots = torch.cat([slots, replayed.slots])

@@ -285,15 +285,16 @@ def update(run: Run) -> Batch:
             replayed = replay.sample(config.replayed_unrolls, beta)
         batch = store.batch(slots, replayed)
         priorities = run.learner.update(batch, step)
-        if config.lag and run.device.type == "cuda":
-            # Weights and slots are published only when finished: otherwise the
-            # collector would wait for the update that it should overlap.
-            torch.cuda.current_stream(run.device).synchronize()
         released = slots
         if replay is not None:
             if replayed is not None:
                 replay.update(replayed.slots, priorities[len(slots) :])
             released = replay.add(slots, priorities[: len(slots)])
+        if config.lag and run.device.type == "cuda":
+            # The only wait, behind all that the device has to do. Before the end, the
+            # collector's stream would wait for slots and weights of this update, and so
+            # not overlap; and --lag counts updates that have ended.
+            torch.cuda.current_stream(run.device).synchronize()
         store.release(released)
     run.pipeline.publish(run.learner.version)
     return batch

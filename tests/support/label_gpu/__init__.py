@@ -7,11 +7,10 @@
     threads.py    threads and locks that pass on what a host thread knows
     memory.py     blocks of memory, and who touches them
     transfers.py  copies that run while the host goes on
-    runs.py       small runs of the whole trainer; plants.py has faults for them
-    __main__.py   serves such runs
-    client.py     asks for them
+    __main__.py   calls functions, each in a process of its own
+    client.py     asks for such calls; a decorator for tests
+    table.py      counts copies, launches and waits
 
 It finds what does not depend on luck: two uses of memory that nothing orders are a
-fault, in whatever order they ran here. It computes what a CPU computes, runs no CUDA
-kernel, and measures no time.
+fault, in whatever order they ran here. It computes what a CPU computes.
 """

@@ -1,77 +1,67 @@
-"""Runs the trainer on the label GPU: `PYTHONPATH=tests/support python -m label_gpu`.
+"""Runs functions on the label GPU, for client.py.
 
-Reads lines of JSON, each with the arguments of `runs.run` or `counts.count` and the
-name of a fault of plants.py, or with the name of a function of scenarios.py. Writes a
-line with what was reported and counted for each. Each is a process of its own, which
-begins with everything imported.
+Reads pickled requests from stdin: the file and the name of a function, and arguments.
+Each runs in a fork of this process, in which everything is imported. Writes what it
+returned or raised, and what was reported.
 """
 
-from __future__ import annotations
-
 import importlib
-import json
 import os
+import pickle
+import runpy
 import sys
-import tempfile
 import traceback
 from pathlib import Path
-from typing import Any
 
 from label_gpu import build
 
 _LIBRARY = build.load()  # before PyTorch
 
-from label_gpu.cuda import Cuda, install  # noqa: E402
+from label_gpu import cuda, order  # noqa: E402
+
+# What runs would import; the first operator would import _dynamo.
+_IMPORTED = (
+    "torch._dynamo", "torch.utils.tensorboard", "label_gpu.table", "small_runs",
+    "trainer.session.build", "trainer.machine.device",
+)  # fmt: skip
 
 
-def main() -> int:
-    """Serves runs until stdin ends."""
-    cuda = install(_LIBRARY)
-    importlib.import_module("torch._dynamo")  # which the first operator would import
-    for part in ("counts", "plants", "runs", "scenarios"):
-        importlib.import_module(f"label_gpu.{part}")
-
-    answers = os.dup(1)
+def main():
+    """Serves calls until stdin ends."""
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what runs print is not an answer
-    for line in sys.stdin:
+    cuda.install(_LIBRARY)
+    *_, small_runs, session, device = map(importlib.import_module, _IMPORTED)
+    small_runs.make_config(Path())  # reads the options of all parts
+    # It has tests of its own, and would take a third of a short run.
+    session.check_gpu = lambda *of, **options: device.SelfCheck()
+    while True:
+        try:
+            request = pickle.load(sys.stdin.buffer)
+        except EOFError:
+            return
         child = os.fork()
         if child == 0:
-            _answer(answers, cuda, json.loads(line))
+            pickle.dump(_call(*request), answers)
+            answers.flush()
+            os._exit(0)
         _, status = os.waitpid(child, 0)
         if status:
-            _write(answers, {"error": f"the run ended with status {status}"})
-    return 0
+            pickle.dump((None, f"the call ended with status {status}", []), answers)
+            answers.flush()
 
 
-def _answer(answers: int, cuda: Cuda, request: dict[str, Any]) -> None:
-    """A run in this process, which ends with it."""
-    from label_gpu.counts import count
-    from label_gpu.plants import PLANTS
-    from label_gpu.runs import run
-    from label_gpu.scenarios import SCENARIOS
-
-    result: dict[str, Any] = {"error": ""}
-    if plant := request.pop("plant", ""):
-        PLANTS[plant]()
+def _call(path, name, arguments):
+    """A call in this process, which ends with it."""
+    value, error = None, ""
     try:
-        with tempfile.TemporaryDirectory() as folder, cuda.thread_mode():
-            if name := request.get("scenario"):
-                SCENARIOS[name]()
-            else:
-                function = count if request.pop("counts") else run
-                result |= function(cuda, Path(folder), **request)
+        function = runpy.run_path(path)[name]
+        with cuda.thread_mode():
+            value = getattr(function, "__wrapped__", function)(**arguments)
     except Exception:
-        result["error"] = traceback.format_exc()
-    result["reports"] = [report._asdict() for report in cuda.order.reports]
-    result["counts"] = {name: dict(of) for name, of in cuda.order.counts.items()}
-    _write(answers, result)
-    os._exit(0)
-
-
-def _write(answers: int, result: dict[str, Any]) -> None:
-    with os.fdopen(os.dup(answers), "w") as file:
-        file.write(json.dumps(result) + "\n")
+        error = traceback.format_exc()
+    return value, error, order.reports
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -1,91 +1,79 @@
-"""Asks for runs on the label GPU, in a process of its own."""
+"""Calls functions on the label GPU, in a process of their own; `on_label_gpu` tests."""
 
-from __future__ import annotations
-
-import json
+import functools
+import logging
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, NamedTuple
+
+import pytest
+
+from label_gpu import build
 
 _SUPPORT = Path(__file__).parents[1]
-_TREE = _SUPPORT.parents[1]
 
 
-class Result(NamedTuple):
-    """What a run left."""
-
-    error: str  # a traceback
-    reports: list[dict[str, Any]]
-    counts: dict[str, dict[str, int]]  # by thread: launches, copies, waits
-    values: dict[str, Any]  # what else `runs.run` returned
-
-    @property
-    def kinds(self) -> set[str]:
-        """The kinds of the reported faults."""
-        return {report["kind"] for report in self.reports}
-
-    @property
-    def text(self) -> str:
-        """The error and the faults, for people."""
-        lines = [self.error] * bool(self.error)
-        for report in self.reports:
-            lines += [f"[{report['kind']}] {report['text']}"]
-            lines += [f"    {line}" for line in report["where"]]
-        return "\n".join(lines)
+@functools.cache
+def _server():
+    """The process, with its errors; it ends when its stdin is closed, with this one."""
+    paths = [str(_SUPPORT.parents[1]), str(_SUPPORT), os.environ.get("PYTHONPATH", "")]
+    log = tempfile.TemporaryFile("w+")  # not a pipe, which would fill  # noqa: SIM115
+    environment = {"PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "label_gpu"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=log,
+        env=os.environ | environment,
+    )
+    return process, log
 
 
-class LabelGpu:
-    """A process that makes runs, one after the other."""
+def call(function, **arguments):
+    """Calls a function of a file: its result, the traceback of an error, the faults."""
+    process, log = _server()
+    try:
+        request = function.__code__.co_filename, function.__name__, arguments
+        process.stdin.write(pickle.dumps(request))
+        process.stdin.flush()
+        return pickle.load(process.stdout)
+    except BaseException as error:  # also a test's time limit
+        process.kill()
+        _server.cache_clear()
+        log.seek(0)
+        raise RuntimeError(f"the label GPU failed:\n{log.read()[-3000:]}") from error
 
-    def __init__(self) -> None:
-        paths = [str(_TREE), str(_SUPPORT), os.environ.get("PYTHONPATH", "")]
-        # Not a pipe, which would fill. `close` closes it.
-        self._log = tempfile.TemporaryFile("w+")  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "label_gpu"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            text=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join(paths)},
-        )
 
-    def close(self) -> None:
-        """Ends the process."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._log.close()
+def text(error, reports):
+    """An error and faults, for people."""
+    lines = [error] * bool(error)
+    for kind, what, where in reports:
+        lines += [f"[{kind}] {what}", *[f"    {line}" for line in where]]
+    return "\n".join(lines)
 
-    def run(self, plant: str = "", how: Any = (), **options: Any) -> Result:
-        """A run with options of the trainer, and a fault of plants.py.
 
-        `how` are more arguments of `runs.run`.
-        """
-        return self._ask(options=options, plant=plant, counts=False, **dict(how))
+def on_label_gpu(*kinds):
+    """A test that runs on the label GPU, and of which these kinds are reported."""
 
-    def count(self, preset: str, options: dict[str, Any]) -> Result:
-        """The counts of `counts.count`, as values."""
-        return self._ask(name=preset, options=options, plant="", counts=True)
+    def decorate(function):
+        @functools.wraps(function)
+        def test(**arguments):
+            _, error, reports = call(function, **arguments)
+            assert not error, text(error, reports)
+            assert {report[0] for report in reports} == set(kinds), text("", reports)
 
-    def play(self, scenario: str, plant: str = "") -> Result:
-        """A function of scenarios.py, and a fault of plants.py."""
-        return self._ask(scenario=scenario, plant=plant)
+        skip = pytest.mark.skipif(bool(build.missing()), reason=build.missing())
+        return pytest.mark.slow(skip(test))
 
-    def _ask(self, **request: Any) -> Result:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(request) + "\n")
-        self._process.stdin.flush()
-        answer = self._process.stdout.readline()
-        if not answer:
-            self._log.seek(0)
-            raise RuntimeError(f"the label GPU has ended:\n{self._log.read()[-3000:]}")
-        values = json.loads(answer)
-        error, counts = values.pop("error"), values.pop("counts", {})
-        return Result(error, values.pop("reports", []), counts, values)
+    return decorate
+
+
+def warnings():
+    """The warnings of this process from now on; for what runs on the label GPU."""
+    messages, handler = [], logging.Handler(logging.WARNING)
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logging.getLogger().addHandler(handler)
+    return messages

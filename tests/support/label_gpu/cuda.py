@@ -1,285 +1,142 @@
 """What the trainer uses of torch.cuda, for tensors that have only the label cuda:0."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import ctypes
-import itertools
-import threading
-from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import torch
-from torch import Tensor
 
-from . import build, threads
-from .memory import Block, Memory
-from .operators import Labels, Operation, is_label
-from .order import Clock, Order, merge
-from .transfers import Transfers
-
-GPU = torch.device("cuda:0")
-
-
-class _Current(threading.local):
-    """The stream and the recording of a host thread."""
-
-    stream: Stream | None = None
-    graph: Graph | None = None
-
-
-class Stream:
-    """A stream of the device."""
-
-    def __init__(self, cuda: Cuda, priority: int) -> None:
-        self.number, self.priority, self.device = next(cuda.numbers), priority, GPU
-        self._order = cuda.order
-        self._order.streams[self.number] = {}
-
-    def wait_event(self, event: Event) -> None:
-        with self._order.lock:
-            merge(self._order.streams[self.number], event.clock)
-
-    def wait_stream(self, other: Stream) -> None:
-        with self._order.lock:
-            own = self._order.streams[self.number]
-            merge(own, self._order.streams[other.number])
-            merge(own, self._order.host.clock)
-
-    def record_event(self, event: Event | None = None) -> Event:
-        event = event or Event(self._order)
-        event.record(self)
-        return event
-
-    def synchronize(self) -> None:
-        self._order.count("waits", "synchronize")
-        with self._order.lock:
-            self._order.wait(self._order.streams[self.number])
-
-    def query(self) -> bool:
-        return self._order.knows(self._order.streams[self.number])
-
-
-class _Streams:
-    """torch.cuda.Stream of a device."""
-
-    kind = Stream
-
-    def __init__(self, cuda: Cuda) -> None:
-        self._cuda = cuda
-
-    def __call__(self, device: Any = None, priority: int = 0) -> Stream:
-        return Stream(self._cuda, priority)
-
-
-class Event:
-    """A mark in a stream, reached as late as what the host knows allows."""
-
-    current: Callable[[], Stream]
-
-    def __init__(self, order: Order) -> None:
-        self.clock: Clock = {}
-        self._order = order
-
-    def record(self, stream: Stream | None = None) -> None:
-        with self._order.lock:
-            stream = stream or Event.current()
-            self.clock = dict(self._order.streams[stream.number])
-            merge(self.clock, self._order.host.clock)
-
-    def wait(self, stream: Stream | None = None) -> None:
-        (stream or Event.current()).wait_event(self)
-
-    def query(self) -> bool:
-        return self._order.knows(self.clock)
-
-    def synchronize(self) -> None:
-        self._order.count("waits", "synchronize")
-        with self._order.lock:
-            self._order.wait(self.clock)
-
-    def elapsed_time(self, other: Event) -> float:
-        return 1.0
+from . import memory, operators, order, threads, transfers
+from .operators import GPU
 
 
 class Graph:
     """Operators that are recorded instead of run."""
 
-    def __init__(self, cuda: Cuda) -> None:
-        self.blocks: list[Block] = []
-        self.broken = False
-        self._cuda = cuda
-        self._operations: list[Operation] = []
-        self._before: dict[int, tuple[torch.UntypedStorage, torch.UntypedStorage]] = {}
+    def __init__(self):
+        self.blocks, self.operations = [], []
+        self.broken, self._before = False, {}
 
-    def capture_begin(self, pool: Any = None, capture_error_mode: str = "") -> None:
-        if self._cuda.current is self._cuda.default:
+    def capture_begin(self, pool=None, capture_error_mode=""):
+        if order.host.stream is order.default:
             raise RuntimeError("a recording needs another stream than the default one")
-        self._cuda.thread.graph = self
+        order.host.graph = self
 
-    def keep(self, written: list[Tensor]) -> None:
+    def keep(self, written):
         """Keeps what a recorded operator would write: it must not run yet."""
         for tensor in written:
             storage = tensor.untyped_storage()
             if storage._cdata not in self._before:
-                self._before[storage._cdata] = (storage, storage.clone())
+                self._before[storage._cdata] = storage, storage.clone()
 
-    def add(self, operation: Operation) -> None:
-        self._operations.append(operation)
-
-    def capture_end(self) -> None:
-        self._cuda.thread.graph = None
+    def capture_end(self):
+        recording, order.host.graph = order.host.graph is self, None
         for storage, before in self._before.values():
             storage.copy_(before, False)
         self._before.clear()
-        if self.broken:
+        if self.broken or not recording:
             raise RuntimeError("operation failed due to a previous error in capture")
 
-    def replay(self) -> None:
-        self._cuda.labels.replay(self._operations)
+    def replay(self):
+        operators.replay(self.operations)
 
-    def reset(self) -> None:
-        self._operations.clear()
+    def reset(self):
+        self.operations.clear()
         blocks, self.blocks = self.blocks, []
-        self._cuda.memory.end_graph(blocks)
+        memory.end_graph(blocks)
 
-    def __del__(self) -> None:
-        self.reset()
+    __del__ = reset
 
 
 class Generator(torch.Generator):
     """A generator of the CPU that says where it was asked for."""
 
-    def __new__(cls, device: Any = "cpu") -> Generator:
+    def __new__(cls, device="cpu"):
         self = super().__new__(cls)
         self._device = torch.device(device)
         return self
 
-    def __init__(self, device: Any = "cpu") -> None:
-        pass
-
     @property
-    def device(self) -> torch.device:
+    def device(self):
         return GPU if self._device.type == "cuda" else self._device
 
 
-class Cuda:
-    """The device, its current streams, and all that is recorded of it."""
-
-    def __init__(self) -> None:
-        self.order = Order()
-        self.memory = Memory(self.order)
-        self.transfers = Transfers(self.order)
-        self.died: Any = None  # what C++ calls when a block is free
-        self.thread = _Current()
-        self.numbers = itertools.count()
-        self.default = Stream(self, 0)
-        self.labels = Labels(self.order, self.memory, self.transfers, self)
-        Event.current = lambda: self.current
-
-    @property
-    def current(self) -> Stream:
-        """The current stream of this thread."""
-        return self.thread.stream or self.default
-
-    @property
-    def graph(self) -> Graph | None:
-        """What this thread records."""
-        return self.thread.graph
-
-    @contextlib.contextmanager
-    def stream(self, stream: Stream) -> Iterator[None]:
-        before = self.thread.stream
-        self.thread.stream = stream
-        try:
-            yield
-        finally:
-            self.thread.stream = before
-
-    def synchronize(self, device: Any = None) -> None:
-        if self.graph is not None:
-            self.order.report("capture", "waits for the device in a recording")
-        self.order.count("waits", "synchronize")
-        with self.order.lock:
-            for clock in list(self.order.streams.values()):
-                self.order.wait(clock)
-
-    def functions(self) -> dict[str, Any]:
-        """The attributes of torch.cuda."""
-        properties = SimpleNamespace(
-            name="a GPU of labels", total_memory=2**36, multi_processor_count=1,
-            major=9, minor=0, uuid="0", pci_domain_id=0, pci_bus_id=0, pci_device_id=0,
-        )  # fmt: skip
-        return {
-            "_lazy_init": lambda: None,
-            "is_available": lambda: True,
-            "is_initialized": lambda: True,
-            "device_count": lambda: 1,
-            "current_device": lambda: 0,
-            "set_device": lambda device: None,
-            "device": lambda device: contextlib.nullcontext(),
-            "get_device_capability": lambda device=None: (9, 0),
-            "get_device_name": lambda device=None: properties.name,
-            "get_device_properties": lambda device=None: properties,
-            "mem_get_info": lambda device=None: (2**36, 2**36),
-            "is_bf16_supported": lambda *args, **options: True,
-            "get_rng_state": lambda device=None: torch.get_rng_state(),
-            "set_rng_state": lambda state, device=None: None,
-            "empty_cache": lambda: None,
-            "_sleep": lambda cycles: None,
-            "synchronize": self.synchronize,
-            "Stream": _Streams(self),
-            "Event": lambda **options: Event(self.order),
-            "stream": self.stream,
-            "current_stream": lambda device=None: self.current,
-            "default_stream": lambda device=None: self.default,
-            "graph_pool_handle": object,
-            "CUDAGraph": lambda: Graph(self),
-            "is_current_stream_capturing": lambda: self.graph is not None,
-            "cudart": lambda: SimpleNamespace(
-                cudaHostRegister=self.transfers.lock,
-                cudaHostUnregister=self.transfers.unlock,
-            ),
-        }
-
-    @contextlib.contextmanager
-    def thread_mode(self) -> Iterator[None]:
-        """A thread whose operators are recorded; backward passes stay in it."""
-        torch.autograd.set_multithreading_enabled(False)
-        with self.labels:
-            yield
+@contextlib.contextmanager
+def _stream(stream):
+    before, order.host.stream = order.host.stream, stream
+    try:
+        yield
+    finally:
+        order.host.stream = before
 
 
-def install(library: Any) -> Cuda:
-    """Gives this process the device of `build.load`, until it ends.
-
-    Call this before the trainer is imported, and run it inside `thread_mode`.
-    """
-    cuda = Cuda()
-    # C++ does not keep the function alive.
-    cuda.died = build.Died(cuda.memory.died)
-    library.set_on_death(cuda.died)
-    for name, function in cuda.functions().items():
-        setattr(torch.cuda, name, function)
-    _patch_tensors(cuda)
-    threads.follow(cuda.order, cuda.thread_mode)
-    return cuda
+def _synchronize(device=None):
+    if order.host.graph is not None:
+        order.report("capture", "waits for the device in a recording")
+    order.count("waits", "synchronize")
+    order.wait(*[stream.clock for stream in order.streams])
 
 
-def _patch_tensors(cuda: Cuda) -> None:
-    """Replaces what PyTorch does in C++ without an operator."""
-    of: Any = torch.Tensor
-    tensor, deepcopy = torch.tensor, of.__deepcopy__
+def _sleep(cycles):
+    order.host.stream.ms += 3.0
 
-    def make(data: Any, *, device: Any = None, **options: Any) -> Tensor:
+
+_FUNCTIONS = {
+    "_sleep": _sleep,
+    "synchronize": _synchronize,
+    "Stream": order.Stream,
+    "Event": order.Event,
+    "stream": _stream,
+    "current_stream": lambda device=None: order.host.stream,
+    "default_stream": lambda device=None: order.default,
+    "CUDAGraph": Graph,
+    "graph_pool_handle": object,
+    "get_rng_state": lambda device=None: torch.get_rng_state(),
+    "cudart": lambda: SimpleNamespace(
+        cudaHostRegister=transfers.lock, cudaHostUnregister=transfers.unlock
+    ),
+}
+_CONSTANT = {
+    "is_available": True, "is_initialized": True, "is_bf16_supported": True,
+    "get_device_name": "a GPU of labels", "get_device_capability": (9, 0),
+    "mem_get_info": (2**36, 2**36), "_lazy_init": None, "set_device": None,
+    "set_rng_state": None, "empty_cache": None,
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def thread_mode():
+    """A thread whose operators are recorded; backward passes stay in it."""
+    torch.autograd.set_multithreading_enabled(False)
+    with operators.Labels():
+        yield
+
+
+def install(library):
+    """Gives this process the device of `build.load`, for code in `thread_mode`."""
+    global _died
+    _died = ctypes.CFUNCTYPE(None, ctypes.c_int64)(memory.died)  # C++ does not keep it
+    library.set_on_death(_died)
+    vars(torch.cuda).update(_FUNCTIONS)
+    for name, value in _CONSTANT.items():
+        setattr(torch.cuda, name, lambda *of, _value=value, **options: _value)
+    _replace_what_has_no_operator()
+    threads.follow(thread_mode)
+
+
+def _replace_what_has_no_operator():
+    """Replaces what PyTorch does in C++, unseen by the mode."""
+    of, tensor = torch.Tensor, torch.tensor
+    deepcopy, storage_cpu = of.__deepcopy__, torch.UntypedStorage.cpu
+
+    def make(data, *, device=None, **options):
         made = tensor(data, **options)
         return made if device is None else made.to(device)
 
-    def copied(self: Tensor, memo: Any) -> Tensor:
-        if not is_label(self):
-            return deepcopy(self, memo)  # type: ignore[no-any-return]
+    def copied(self, memo):
+        if not self.is_cuda:
+            return deepcopy(self, memo)
         new = self.detach().clone().requires_grad_(self.requires_grad)
         if isinstance(self, torch.nn.Parameter):
             new = torch.nn.Parameter(new, self.requires_grad)
@@ -287,39 +144,27 @@ def _patch_tensors(cuda: Cuda) -> None:
         memo[id(self)] = new
         return new
 
-    def record_stream(self: Tensor, stream: Stream) -> None:
-        cuda.memory.block(self).users.add(stream.number)
-
-    def pinned(self: Tensor, *device: Any) -> Tensor:
-        return cuda.transfers.own(self.clone())
-
-    getitem, setitem = of.__getitem__, of.__setitem__
-
-    def listed(key: Any, device: torch.device) -> Any:
+    def indexed(function):
         """Lists in an index become tensors of the device, which copies them there."""
-        if isinstance(key, tuple):
-            return tuple(listed(part, device) for part in key)
-        return make(key, device=device) if isinstance(key, list) else key
 
-    def get(self: Tensor, key: Any) -> Tensor:
-        return getitem(self, listed(key, self.device))  # type: ignore[no-any-return]
+        def listed(key, device):
+            if isinstance(key, tuple):
+                return tuple(listed(part, device) for part in key)
+            return make(key, device=device) if isinstance(key, list) else key
 
-    def put(self: Tensor, key: Any, value: Any) -> None:
-        setitem(self, listed(key, self.device), value)
+        return lambda self, key, *of: function(self, listed(key, self.device), *of)
 
-    storage_cpu = torch.UntypedStorage.cpu
-
-    def saved(self: torch.UntypedStorage) -> torch.UntypedStorage:
+    def saved(self):
         if self.device.type != "cuda":
             return storage_cpu(self)
-        cuda.current.synchronize()
+        order.host.stream.synchronize()
         new = torch.UntypedStorage(self.nbytes())
         ctypes.memmove(new.data_ptr(), self.data_ptr(), self.nbytes())
         return new
 
-    of.__deepcopy__, of.record_stream = copied, record_stream
-    torch.UntypedStorage.cpu = saved  # type: ignore[method-assign]
-    of.__getitem__, of.__setitem__ = get, put
-    of.pin_memory = pinned
-    of.is_pinned = lambda self, *device: cuda.transfers.is_locked(self)
+    of.__deepcopy__ = copied
+    of.__getitem__, of.__setitem__ = map(indexed, (of.__getitem__, of.__setitem__))
+    of.record_stream = lambda self, on: memory.block_of(self).users.add(on.number)
+    of.pin_memory = lambda self, *device: transfers.page_locked(self.clone())
+    torch.UntypedStorage.cpu = saved
     vars(torch).update(tensor=make, Generator=Generator)

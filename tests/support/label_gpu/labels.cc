@@ -17,8 +17,7 @@ namespace {
 constexpr auto kCuda = c10::DeviceType::CUDA;
 const c10::Device kGpu(kCuda, 0);
 
-// Autograd asks for the device and its stream; the streams of the trainer are
-// Python's.
+// Autograd asks for the device and a stream; those of the trainer are Python's.
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<kCuda> {
   c10::Device exchangeDevice(c10::Device) const override { return kGpu; }
   c10::Device getDevice() const override { return kGpu; }
@@ -36,15 +35,13 @@ struct Owner {
   int64_t block;
 };
 
-void (*on_death)(int64_t block) = nullptr;
+void (*on_death)(int64_t block);
 
 void Delete(void* context) {
   auto* owner = static_cast<Owner*>(context);
   const int64_t block = owner->block;
   delete owner;
-  if (on_death == nullptr) return;
-  // The block may die while Python raises an exception, which must survive the
-  // call.
+  // The block may die while Python raises an exception, which must survive.
   const int state = PyGILState_Ensure();
   void *type, *value, *trace;
   PyErr_Fetch(&type, &value, &trace);
@@ -70,20 +67,10 @@ at::Tensor Label(const at::Tensor& cpu, int64_t block) {
   const c10::Storage& memory = cpu.storage();
   c10::DataPtr data(memory.mutable_data(), new Owner{memory, block}, &Delete,
                     kGpu);
-  c10::Storage labelled(c10::Storage::use_byte_size_t(), memory.nbytes(),
-                        std::move(data));
-  return View(std::move(labelled), cpu, c10::DispatchKey::CUDA);
+  return View(
+      {c10::Storage::use_byte_size_t(), memory.nbytes(), std::move(data)}, cpu,
+      c10::DispatchKey::CUDA);
 }
-
-at::Tensor ViewOf(const at::Tensor& label, const at::Tensor& cpu) {
-  return View(label.storage(), cpu, c10::DispatchKey::CUDA);
-}
-
-at::Tensor Memory(const at::Tensor& label) {
-  return View(OwnerOf(label).memory, label, c10::DispatchKey::CPU);
-}
-
-int64_t Block(const at::Tensor& label) { return OwnerOf(label).block; }
 
 }  // namespace
 
@@ -92,10 +79,8 @@ C10_REGISTER_GUARD_IMPL(CUDA, Guard)
 namespace at {
 struct CUDAHooks : CUDAHooksInterface {
   explicit CUDAHooks(CUDAHooksArgs) {}
-  void init() const override {}
   bool isBuilt() const override { return true; }
   bool isAvailable() const override { return true; }
-  bool hasCUDA() const override { return true; }
   bool hasPrimaryContext(DeviceIndex) const override { return true; }
   DeviceIndex deviceCount() const override { return 1; }
   DeviceIndex getCurrentDevice() const override { return 0; }
@@ -105,9 +90,14 @@ REGISTER_CUDA_HOOKS(CUDAHooks);
 
 TORCH_LIBRARY(label_gpu, library) {
   library.def("label", &Label);
-  library.def("view_of", &ViewOf);
-  library.def("memory", &Memory);
-  library.def("block", &Block);
+  library.def("view_of", [](const at::Tensor& label, const at::Tensor& cpu) {
+    return View(label.storage(), cpu, c10::DispatchKey::CUDA);
+  });
+  library.def("memory", [](const at::Tensor& label) {
+    return View(OwnerOf(label).memory, label, c10::DispatchKey::CPU);
+  });
+  library.def("block",
+              [](const at::Tensor& label) { return OwnerOf(label).block; });
 }
 
 extern "C" void set_on_death(void (*call)(int64_t)) { on_death = call; }

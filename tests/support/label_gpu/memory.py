@@ -5,166 +5,155 @@ was made. That is safe for the other streams that used the block only if the all
 knows of them (`record_stream`), or if the block's stream or the host has waited.
 """
 
-from __future__ import annotations
-
 import itertools
-from typing import Any, NamedTuple
+from functools import reduce
 
 import numpy as np
 import torch
-from torch import Tensor
 
-from .order import Order, merge, stack
+from . import order
 
 _MOST_ROWS = 4096
-
-Rows = slice | np.ndarray[Any, Any]
-Times = dict[int, np.ndarray[Any, Any]]
+_label, view_of, behind, _number = (
+    getattr(torch.ops.label_gpu, name).default
+    for name in ("label", "view_of", "memory", "block")
+)
+_numbers = itertools.count(1)
+_blocks = {}
 
 
 class Block:
     """The memory of one allocation, in rows: the pieces of its first dimension."""
 
-    def __init__(self, number: int, stream: int, tensor: Tensor, graph: Any) -> None:
-        self.number, self.stream, self.graph = number, stream, graph
+    def __init__(self, tensor):
+        self.stream, self.graph = order.host.stream.number, order.host.graph
         self.dead = False
-        self.users: set[int] = set()  # of record_stream
+        self.users = set()  # of record_stream
         self.nbytes = tensor.untyped_storage().nbytes()
         rows = tensor.shape[0] if tensor.ndim and tensor.is_contiguous() else 1
         self.row_bytes = max(1, self.nbytes // max(1, rows))
         self.row_bytes *= -(-rows // _MOST_ROWS) or 1
         self.rows = -(-self.nbytes // self.row_bytes)
-        # The last launch of each stream that touched each row.
-        self.reads: Times = {}
-        self.writes: Times = {}
-        self.where = stack()
+        # By stream, and whether it wrote: the last launch that touched each row.
+        self.times = {}
+        self.frames = order.frames(1)
 
-    def __str__(self) -> str:
-        made = self.where[-1] if self.where else "?"
-        return f"{self.nbytes} bytes of stream {self.stream}, made at {made}"
+    def __str__(self):
+        made = order.lines(self.frames) or ["?"]
+        return f"{self.nbytes} bytes of stream {self.stream}, made at {made[0]}"
 
 
-class Touch(NamedTuple):
-    """Memory that an operator reads or writes: a view, or rows of it."""
+class Touch:
+    """Memory that an operator reads or writes: a view on the CPU, or rows of it.
 
-    block: Block
-    view: Tensor  # on the CPU
-    # Of the first dimensions of the view, None for all of one; () for all elements.
-    index: tuple[Tensor | None, ...]
-    writes: bool
+    The index is of the first dimensions, None for all of one; () for all elements.
+    """
 
-    def rows(self) -> Rows:
-        """The rows of the block; of a view with gaps, those of the gaps, too."""
-        view, block = self.view, self.block
+    def __init__(self, block, view, writes, index=()):
+        self.block, self.view, self.writes, self.index = block, view, writes, index
         size = view.element_size()
         strides = [size * stride for stride in view.stride()]
-        extents = [
-            (n - 1) * stride for n, stride in zip(view.shape, strides, strict=True)
-        ]
-        begin = size * view.storage_offset()
+        dims = list(zip(view.shape, strides, strict=True))
+        self._indexed, rest = dims[: len(index)], dims[len(index) :]
+        self._begin = size * view.storage_offset()
+        self._last = sum((n - 1) * stride for n, stride in rest) + size - 1
+
+    def rows(self):
+        """The rows of the block; of a view with gaps, those of the gaps, too."""
+        row_bytes, begin = self.block.row_bytes, self._begin
         if not self.index:
-            end = begin + sum(extents) + size
-            return slice(begin // block.row_bytes, -(-end // block.row_bytes))
-        grid, indexed = torch.tensor(begin), len(self.index)
-        for n, stride in zip(view.shape[:indexed], strides, strict=False):
-            grid = grid[..., None] + torch.arange(n) * stride
-        picked = tuple(slice(None) if part is None else part for part in self.index)
-        starts = grid[picked].reshape(-1).numpy()
-        first = starts // block.row_bytes
-        last = (starts + sum(extents[indexed:]) + size - 1) // block.row_bytes
-        count = int((last - first).max(initial=0)) + 1
-        spread = first[:, None] + np.arange(count)
-        return np.minimum(spread, last[:, None]).reshape(-1)
+            return slice(begin // row_bytes, (begin + self._last) // row_bytes + 1)
+        offsets = (np.arange(n) * stride for n, stride in self._indexed)
+        grid = reduce(np.add.outer, offsets, begin)
+        picked = (slice(None) if part is None else part.numpy() for part in self.index)
+        starts = grid[tuple(picked)].reshape(-1, 1)
+        first, last = starts // row_bytes, (starts + self._last) // row_bytes
+        spread = first + np.arange(int((last - first).max(initial=0)) + 1)
+        return np.minimum(spread, last).reshape(-1)
 
 
-class Memory:
-    """All blocks that are alive."""
+def label(tensor):
+    """A tensor of the device in new memory: that of a CPU tensor."""
+    number = next(_numbers)
+    with order.lock:
+        block = _blocks[number] = Block(tensor)
+        if block.graph is not None:
+            block.graph.blocks.append(block)
+    return _label(tensor, number)
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
-        self._blocks: dict[int, Block] = {}
-        self._numbers = itertools.count(1)
 
-    def label(self, tensor: Tensor, stream: int, graph: Any) -> Tensor:
-        """A tensor of the device in new memory: that of a CPU tensor."""
-        number = next(self._numbers)
-        with self._order.lock:
-            block = self._blocks[number] = Block(number, stream, tensor, graph)
-            if graph is not None:
-                graph.blocks.append(block)
-        return torch.ops.label_gpu.label(tensor, number)
+def block_of(tensor):
+    """The block of a tensor of the device."""
+    return _blocks[_number(tensor)]
 
-    def block(self, label: Tensor) -> Block:
-        """The block of a tensor of the device."""
-        return self._blocks[torch.ops.label_gpu.block(label)]
 
-    def launch(self, name: str, stream: int, touches: list[Touch]) -> None:
-        """One kernel or copy of a stream."""
-        with self._order.lock:
-            number = self._order.launch(stream, name)
-            for touch in touches:
-                self.use(name, stream, number, touch)
+def launch(name, touches):
+    """One kernel, copy or graph; gives its number."""
+    with order.lock:
+        number = order.launch(name)
+        use(name, number, touches)
+    return number
 
-    def use(self, name: str, stream: int, number: int, touch: Touch) -> None:
-        """A part of a launch; reports a race with an earlier one."""
+
+def use(name, number, touches):
+    """A part of the last launch of the current stream; reports races with others."""
+    stream = order.host.stream
+    for touch in touches:
         if not touch.view.numel():
-            return
+            continue
         block, rows = touch.block, touch.rows()
-        clock = self._order.streams[stream]
-        earlier = [block.writes, block.reads] if touch.writes else [block.writes]
-        for times in earlier:
-            for other, seen in times.items():
-                last = int(seen[rows].max(initial=0))
-                if other == stream or last <= clock.get(other, 0):
-                    continue
-                before = self._order.launches[last].name
-                self._order.report(
-                    "race",
-                    f"{name} in stream {stream} does not wait for {before} in stream "
-                    f"{other}; {block}",
-                    last,
+        if block.dead and block.graph is None:
+            order.report("use after free", f"{name} uses memory that is gone; {block}")
+        for (other, wrote), seen in block.times.items():
+            if other == stream.number or not (wrote or touch.writes):
+                continue
+            last = int(seen[rows].max(initial=0))
+            if last > stream.clock.get(other, 0):
+                text = (
+                    f"{name} in stream {stream.number} does not wait for "
+                    f"{order.launches[last].name} in stream {other}; {block}"
                 )
-        times = block.writes if touch.writes else block.reads
-        if stream not in times:
-            times[stream] = np.zeros(block.rows, np.int64)
-        times[stream][rows] = number
+                order.report("race", text, last)
+        key = stream.number, touch.writes
+        if key not in block.times:
+            block.times[key] = np.zeros(block.rows, np.int64)
+        block.times[key][rows] = number
 
-    def died(self, number: int) -> None:
-        """Nothing holds a block any more."""
-        with self._order.lock:
-            block = self._blocks.pop(number)
-            block.dead = True
-            if block.graph is None:  # otherwise it lasts as long as the graph
-                self._free(block)
 
-    def end_graph(self, blocks: list[Block]) -> None:
-        """A graph is gone: its memory returns to the allocator."""
-        with self._order.lock:
-            for block in blocks:
-                block.graph = None
-                if block.dead:
-                    self._free(block)
+def died(number):
+    """Nothing holds a block any more."""
+    with order.lock:
+        block = _blocks.pop(number)
+        block.dead = True
+        if block.graph is None:  # otherwise it lasts as long as the graph
+            _free(block)
 
-    def _free(self, block: Block) -> None:
-        """Reports streams that may still use a block whose memory is used again.
 
-        This thread has dropped the last reference. If another one has used the block,
-        it has dropped its own reference before, after some of its waits: all of them
-        count.
-        """
-        known = dict(self._order.streams[block.stream])
-        merge(known, self._order.host.clock)
-        for times in (block.writes, block.reads):
-            for other, seen in times.items():
-                last = int(seen.max(initial=0))
-                if other in (block.stream, *block.users) or last <= known.get(other, 0):
-                    continue
-                launch = self._order.launches[last]
-                if last <= launch.host.get(other, 0):
-                    continue
-                self._order.report(
-                    "use after free",
-                    f"memory is free while {launch.name} in stream {other} may still "
-                    f"use it, without record_stream; {block}",
-                    last,
-                )
+def end_graph(blocks):
+    """A graph is gone: its memory returns to the allocator."""
+    with order.lock:
+        for block in blocks:
+            block.graph = None
+            if block.dead:
+                _free(block)
+
+
+def _free(block):
+    """Reports streams that may still use a block whose memory is used again.
+
+    This thread has dropped the last reference. If another one has used the block, it
+    has dropped its own reference before, after some of its waits: all of them count.
+    """
+    known = dict(order.streams[block.stream].clock)
+    order.merge(known, order.host.clock)
+    for (other, _), seen in block.times.items():
+        last = int(seen.max(initial=0))
+        if other in (block.stream, *block.users) or last <= known.get(other, 0):
+            continue
+        launch = order.launches[last]
+        if last > launch.host.get(other, 0):
+            text = (
+                f"memory is free while {launch.name} in stream {other} may still use "
+                f"it, without record_stream; {block}"
+            )
+            order.report("use after free", text, last)
