@@ -31,7 +31,7 @@ SETTINGS = {
     "gpu-impala, no replay": ("gpu-impala", {"replay_share": 0.0}),
     "gpu-impala": ("gpu-impala", {}),
 }
-_ENVS, _UNROLL, _UPDATES, _WARM_UP = 4, 5, 8, 5  # the first updates record
+_ENVS, _UNROLL, _UPDATES, _WARM_UP = 4, 5, 6, 4  # the first updates record
 _FEW = {
     "device": "cuda", "videos": False, "stop_when_solved": False, "end_episodes": 0,
     "num_envs": _ENVS, "unroll": _UNROLL, "unrolls_per_batch": _ENVS,
