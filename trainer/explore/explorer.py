@@ -301,7 +301,10 @@ class Explorer:
         if config.state_files:
             self._saved = SavedStates(pool, config.state_files, levels)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
-        offers: Archive | Backward | SavedStates | None = self._backward or self._saved
+        # Not `or`: what offers nothing yet is false.
+        offers: Archive | Backward | SavedStates | None = self._saved
+        if self._backward is not None:
+            offers = self._backward
         if self._frontier is not None:
             offers = self._frontier.archive
         if offers is not None or len(levels) > 1:

@@ -47,7 +47,7 @@ def _extent(tensor):
 def begin(memory, number, *, to_host):
     """A launch copies a CPU tensor, or copies to it; False: pageable memory."""
     address, end = _extent(memory)
-    locked = any(at <= address and end <= at + n for at, n in _locked.items())
+    locked = any(at <= address and end <= at + n for at, n in list(_locked.items()))
     if not (locked and memory.is_contiguous()):
         return False
     data = ctypes.string_at(address, end - address)
