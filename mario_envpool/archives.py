@@ -14,11 +14,15 @@ from pathlib import PurePosixPath
 from typing import IO, cast
 
 _GZIP, _ZIP = b"\x1f\x8b", (b"PK\x03\x04", b"PK\x05\x06")
-_PACKED = (".gz", ".zip")
+#: How the names of archives end.
+PACKED = (".gz", ".zip")
 # An archive may contain itself, so that unpacking it would never end.
 _MOST_LAYERS = 4
 # Methods whose output Python bounds while it unpacks.
 _METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+#: What reading a damaged archive raises, beside ValueError: zipfile raises RuntimeError
+#: for passwords, and NotImplementedError, which is one, for versions.
+ERRORS = (EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error)
 
 
 def unpack(data: bytes, suffixes: tuple[str, ...], most_bytes: int) -> bytes:
@@ -46,10 +50,7 @@ def unpack(data: bytes, suffixes: tuple[str, ...], most_bytes: int) -> bytes:
                     data = member_of(archive, member, most_bytes)
             else:
                 return data
-        # zipfile raises RuntimeError for passwords, NotImplementedError for versions.
-        except (
-            *(EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error),
-        ) as error:
+        except ERRORS as error:
             raise ValueError(f"its archive cannot be unpacked: {error}") from None
     raise ValueError(f"it is packed more than {_MOST_LAYERS - 1} times")
 
@@ -76,7 +77,7 @@ def _only(archive: zipfile.ZipFile, suffixes: tuple[str, ...]) -> str | None:
     names = [
         n for n in archive.namelist() if not PurePosixPath(n).name.startswith("._")
     ]
-    for ends in (suffixes, _PACKED):
+    for ends in (suffixes, PACKED):
         found = [name for name in names if name.lower().endswith(ends)]
         if len(found) > 1:
             raise ValueError(

@@ -20,7 +20,6 @@ namespace mario {
 
 namespace {
 
-constexpr int kMaxSkip = 16;
 constexpr int kMaxStack = 16;
 constexpr int kMaxNoops = 1000;
 // Larger than any useful weight, and small enough that no reward overflows a
@@ -204,7 +203,7 @@ uint64_t HashOptions(Config config) {
 /// Returns the options after checking that all numbers are in range, because
 /// later code computes with them.
 Config Checked(Config config) {
-  CheckRange("frame_skip", config.frame_skip, 1, kMaxSkip);
+  CheckRange("frame_skip", config.frame_skip, 1, Game::kMostFramesOfStep);
   CheckRange("stack_num", config.stack_num, 1, kMaxStack);
   CheckRange("noop_max", config.noop_max, 0, kMaxNoops);
   for (const int noops : config.noops) {

@@ -312,33 +312,6 @@ uint32_t Ppu::HitOnLine(int line, int first_x, uint16_t v) const {
   return kNone;
 }
 
-void Ppu::FindSprites() {
-  constexpr uint64_t kOnes = 0x0101010101010101u;
-  sprites_ = {};
-  const int height = SpriteHeight();
-  for (int i = 0; i < 64; ++i) {
-    const int y = s_.oam[i * 4];
-    if (y >= 240) continue;
-    for (int line = y; line < y + height; line += 8) {  // one byte per line
-      uint64_t counts;
-      std::memcpy(&counts, sprites_.count + line, sizeof(counts));
-      counts += kOnes;
-      std::memcpy(sprites_.count + line, &counts, sizeof(counts));
-    }
-    for (int row = (y + 1) / 8; row <= (y + height) / 8; ++row) {
-      sprites_.in_row[row] |= uint64_t{1} << i;
-    }
-  }
-  uint64_t eight_or_more = 0;
-  for (int line = 0; line < 240; line += 8) {
-    uint64_t counts;
-    std::memcpy(&counts, sprites_.count + line, sizeof(counts));
-    eight_or_more |= counts + kOnes * (0x80 - 8);  // bit 7 of each byte
-  }
-  sprites_.crowded = eight_or_more & kOnes << 7;
-  sprites_known_ = true;
-}
-
 // nes-py evaluates the sprites of line 240 like those of any other line, but
 // has no such line: these sprites are drawn on line 0 of the next frame.
 void Ppu::FindWrapped() {

@@ -105,7 +105,7 @@ class Ppu {
   struct LinesOut;
   void RunLines(int line, int lines);
   void FindRepeated(int line, int end);
-  bool IsRepeated(int band);
+  bool IsRepeated(int band, bool was_known);
   static bool IsSame(const Bands::Band& now, const Bands::Band& last);
   bool IsPlain(const Bands::Band& band) const;
   void DrawLines(int line, int count);
@@ -116,6 +116,7 @@ class Ppu {
   void FillLines(uint8_t* const* lines, int count, int plane) const;
   void FindColours();
   void FindRowTiles();
+  void ReadRow(uint8_t* names, uint8_t* attributes) const;
   void DrawSprites(int line, int count, const LinesOut& out);
   uint64_t SpritesDrawn(int line) const;
   void DrawWrappedSprites(const LinesOut& out);

@@ -83,11 +83,9 @@ void Ppu::FindRepeated(int line, int end) {
     const int band = line / 8;
     const int next = std::min(end, band * 8 + 8);
     const uint32_t bit = 1u << band;
-    if (next - line == 8 && IsRepeated(band)) {
-      repeated |= bit;
-    } else if (next - line < 8) {
-      canvas_->before->known &= ~bit;
-    }
+    const bool was_known = canvas_->before->known & bit;
+    canvas_->before->known &= ~bit;
+    if (next - line == 8 && IsRepeated(band, was_known)) repeated |= bit;
     if (Rendering()) StepLines(next - line);
     line = next;
   }
@@ -95,13 +93,9 @@ void Ppu::FindRepeated(int line, int end) {
   if (repeated != 0) canvas_->Repeated(repeated);
 }
 
-// Whether a band, which begins at v, is as in the picture before; remembers it
-// for the next picture.
-bool Ppu::IsRepeated(int band) {
-  Bands& before = *canvas_->before;
-  const uint32_t bit = 1u << band;
-  const bool was_known = before.known & bit;
-  before.known &= ~bit;
+// Whether a band, which begins at v, is as in the picture before, where it may
+// have been known; remembers it for the next picture.
+bool Ppu::IsRepeated(int band, bool was_known) {
   // After the first line, x of v is that of t.
   if (!(s_.mask & 0x08) || s_.v >> 12 != 0 || ((s_.v ^ s_.t) & 0x041F) != 0 ||
       !chr_ram_.empty()) {
@@ -111,25 +105,14 @@ bool Ppu::IsRepeated(int band) {
     if (!sprites_known_) FindSprites();
     if (sprites_.in_row[band] != 0) return false;
   }
-  const unsigned row = s_.v >> 5 & 31, x = s_.v & 28;
-  const unsigned shift = (row & 2) << 1;
-  uint8_t names[64], attributes[16];  // of both nametables
-  for (unsigned i = 0; i < 2; ++i) {
-    const unsigned base = (s_.v ^ i << 10) & 0x0C00u;
-    const uint8_t* table = s_.nametable + NametableIndex(0x2000u | base);
-    std::memcpy(names + i * 32, table + row * 32, 32);
-    std::memcpy(attributes + i * 8, table + 0x3C0 + (row >> 2) * 8, 8);
-  }
   Bands::Band now = {};
-  std::memcpy(now.names, names + x, sizeof(now.names));
-  Store8(now.attributes, Load8(attributes + x / 4) >> shift & kOnes * 15);
-  now.attributes[8] = attributes[x / 4 + 8] >> shift & 15;
+  ReadRow(now.names, now.attributes);
   now.settings = static_cast<uint8_t>((s_.mask & 0x0F) | (s_.ctrl & 0x10));
   now.scroll = static_cast<uint8_t>((s_.v & 3) * 8 + s_.fine_x);
   if (!colours_known_) FindColours();
   std::memcpy(now.colours, entries_, sizeof(now.colours));
-  Bands::Band& last = before.band[band];
-  before.known |= bit;
+  Bands::Band& last = canvas_->before->band[band];
+  canvas_->before->known |= 1u << band;
   if (was_known && IsSame(now, last)) {
     std::memcpy(last.colours, now.colours, sizeof(now.colours));
     return true;
@@ -291,24 +274,54 @@ void Ppu::FindRowTiles() {
   row_known_ = true;
   row_base_ = tiles_ + (table >> 4) * kTileBytes;
   row_first_ = s_.v & 3u;
-  const unsigned row = s_.v >> 5 & 31;
-  // A byte of attributes covers four columns, with two bits for two columns.
-  for (unsigned group = 0; group < 9; ++group) {
-    const unsigned column = (s_.v & 28u) + group * 4;
-    const unsigned base = (s_.v ^ (column & 32) << 5) & 0x0C00u;
-    const uint8_t* names = s_.nametable + NametableIndex(0x2000u | base);
-    const unsigned x = column & 28;
-    const unsigned attributes =
-        names[0x3C0 + (row >> 2) * 8 + (x >> 2)] >> ((row & 2) << 1);
-    const uint8_t* four = names + row * 32 + x;
-    for (unsigned i = 0; i < 4; i += 2) {
-      const unsigned attribute =
-          (attributes >> i & 3) * unsigned{kTileAttributeBytes};
-      uint16_t* const tiles = row_tiles_ + group * 4 + i;
-      tiles[0] = static_cast<uint16_t>(four[i] * kTileBytes + attribute);
-      tiles[1] = static_cast<uint16_t>(four[i + 1] * kTileBytes + attribute);
+  uint8_t names[36], attributes[9];
+  ReadRow(names, attributes);
+  for (unsigned i = 0; i < 36; i += 2) {
+    const unsigned attribute =
+        (attributes[i / 4] >> (i & 2) & 3) * unsigned{kTileAttributeBytes};
+    for (unsigned k = i; k < i + 2; ++k) {
+      row_tiles_[k] = static_cast<uint16_t>(names[k] * kTileBytes + attribute);
     }
   }
+}
+
+// Reads the 36 tiles from column v & 28 on, which may reach into the second
+// nametable, and their attributes, two bits for two tiles.
+void Ppu::ReadRow(uint8_t* names, uint8_t* attributes) const {
+  const unsigned row = s_.v >> 5 & 31, x = s_.v & 28;
+  const unsigned shift = (row & 2) << 1;
+  uint8_t all_names[64], all_attributes[16];
+  for (unsigned i = 0; i < 2; ++i) {
+    const unsigned base = (s_.v ^ i << 10) & 0x0C00u;
+    const uint8_t* table = s_.nametable + NametableIndex(0x2000u | base);
+    std::memcpy(all_names + i * 32, table + row * 32, 32);
+    std::memcpy(all_attributes + i * 8, table + 0x3C0 + (row >> 2) * 8, 8);
+  }
+  std::memcpy(names, all_names + x, 36);
+  Store8(attributes, Load8(all_attributes + x / 4) >> shift & kOnes * 15);
+  attributes[8] = all_attributes[x / 4 + 8] >> shift & 15;
+}
+
+void Ppu::FindSprites() {
+  sprites_ = {};
+  const int height = SpriteHeight();
+  for (int i = 0; i < 64; ++i) {
+    const int y = s_.oam[i * 4];
+    if (y >= 240) continue;
+    for (int line = y; line < y + height; line += 8) {  // one byte per line
+      uint8_t* const counts = sprites_.count + line;
+      Store8(counts, Load8(counts) + kOnes);
+    }
+    for (int row = (y + 1) / 8; row <= (y + height) / 8; ++row) {
+      sprites_.in_row[row] |= uint64_t{1} << i;
+    }
+  }
+  uint64_t eight_or_more = 0;  // bit 7 of each byte
+  for (int line = 0; line < 240; line += 8) {
+    eight_or_more |= Load8(sprites_.count + line) + kOnes * (0x80 - 8);
+  }
+  sprites_.crowded = eight_or_more & kOnes << 7;
+  sprites_known_ = true;
 }
 
 // Draws the sprites that the evaluation on the line before each line has found.

@@ -26,7 +26,6 @@ _HEADER_BYTES = 16
 # Limit of a file and of its unpacked contents: far more than a day of play.
 _MOST_BYTES = 256 << 20
 FM2, BK2 = ".fm2", ".bk2"
-_PACKED = (".zip", ".gz")
 
 # Right, left, down, up, start, select, B, A: from the highest bit to the lowest.
 _FM2_ORDER, _FM2_BITS = "RLDUTSBA", [128 >> number for number in range(8)]
@@ -59,7 +58,7 @@ def read(path: Path) -> Movie:
     """
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist; give a movie, .fm2 or .bk2")
-    if path.suffix.lower() not in (FM2, BK2, *_PACKED):
+    if path.suffix.lower() not in (FM2, BK2, *archives.PACKED):
         raise ValueError(f"{path} is not a supported movie; give .fm2 or .bk2")
     if path.stat().st_size > _MOST_BYTES:
         raise ValueError(f"{path} is too large: a movie has at most {_MOST_BYTES:,} B")
@@ -81,7 +80,7 @@ def parse(data: bytes) -> Movie:
 
 def name_of(path: Path) -> str:
     """The name of a movie file without its suffixes, of which it may have several."""
-    while path.suffix.lower() in (FM2, BK2, *_PACKED):
+    while path.suffix.lower() in (FM2, BK2, *archives.PACKED):
         path = path.with_suffix("")
     return path.name
 
@@ -209,7 +208,6 @@ def _frame_of_fm2(line: str, frame: int) -> int:
 
 def _read_bk2(data: bytes) -> Movie:
     """Reads a .bk2 file; raises ValueError if it is damaged or not only buttons."""
-    # zipfile raises NotImplementedError and RuntimeError for contents it cannot unpack.
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
             names = set(archive.namelist())
@@ -219,7 +217,7 @@ def _read_bk2(data: bytes) -> Movie:
                 _text(archives.member_of(archive, name, _MOST_BYTES))
                 for name in (_BK2_HEADER, _BK2_LOG)
             )
-    except (EOFError, OSError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
+    except archives.ERRORS as error:
         raise ValueError(f"it is damaged: {error}") from None
     return _movie_of_bk2(_pairs(header), lines, names)
 
