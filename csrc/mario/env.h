@@ -121,9 +121,12 @@ class Env final : public pool::Env {
   /// Does the same as Step and keeps data for a viewer. `info_ram`,
   /// nes::kRamBytes long, receives work RAM at the moment at which the info was
   /// read (a skipped wait changes the game's RAM after that). The picture of
-  /// each frame is appended to `film` unless it is null.
+  /// each frame is appended to `film` unless it is null. Without `skip_waits`
+  /// no wait is skipped; the caller may run SkipWaits after the step.
   pool::Outcome StepForViewer(int32_t action, Scratch& scratch,
-                              uint8_t* info_ram, std::vector<uint8_t>* film);
+                              uint8_t* info_ram, std::vector<uint8_t>* film,
+                              bool skip_waits);
+  void SkipWaits();
 
   size_t SnapshotBytes() const override;
   void Snapshot(std::byte* out) const override;
@@ -134,6 +137,7 @@ class Env final : public pool::Env {
   static void ToRgb(const uint8_t* pixels, size_t count, uint8_t* rgb);
 
   Game& game() { return game_; }
+  FrameCounter& counter() { return episode_.counter; }
 
  private:
   /// Numbers (Game::frames) of the frames of a step that have been drawn.
@@ -162,7 +166,6 @@ class Env final : public pool::Env {
   void RunNoops(int stage);
   void LoadStart(int stage);
   uint8_t ApplyStickyActions(uint8_t buttons);
-  void SkipWaits();
   bool IsObserved(const StepProgress& step) const;
   void RunFrameOfStep(StepProgress* step, Scratch& scratch);
   void RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch);

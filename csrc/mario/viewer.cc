@@ -11,8 +11,8 @@
 namespace mario {
 
 pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
-                                 uint8_t* info_ram,
-                                 std::vector<uint8_t>* film) {
+                                 uint8_t* info_ram, std::vector<uint8_t>* film,
+                                 bool skip_waits) {
   StepProgress step{.buttons = shared_->buttons()[action]};
   step.drawn.watched = true;
   while (!step.is_over) {
@@ -24,7 +24,7 @@ pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
     if (step.is_over) {
       std::memcpy(info_ram, game_.console().ram(), nes::kRamBytes);
     }
-    if (step.end == EndReason::kNone) SkipWaits();
+    if (skip_waits && step.end == EndReason::kNone) SkipWaits();
   }
   return FinishStep(step, scratch);
 }

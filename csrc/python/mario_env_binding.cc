@@ -98,12 +98,21 @@ class SingleEnv {
     return {reinterpret_cast<const char*>(movie_->data()), movie_->size()};
   }
 
-  /// Returns (reward, terminated, truncated, fields).
-  py::tuple Step(int action) {
-    const pool::Outcome outcome = Run(action);
+  /// Returns (reward, terminated, truncated, fields). Without `skip_waits` the
+  /// step ends before the waits that follow it; SkipWaits runs through them.
+  py::tuple Step(int action, bool skip_waits) {
+    const pool::Outcome outcome = Run(action, nullptr, skip_waits);
     return py::make_tuple(outcome.reward, outcome.terminated, outcome.truncated,
                           Read());
   }
+
+  void SkipWaits() { env_.SkipWaits(); }
+
+  /// The position and the clock from which the next classic reward is counted.
+  int x_last() { return env_.counter().x_last; }
+  void set_x_last(int x) { SetLast(&env_.counter().x_last, x); }
+  int time_last() { return env_.counter().time_last; }
+  void set_time_last(int time) { SetLast(&env_.counter().time_last, time); }
 
   /// Runs one frame outside the task: no reward, no end, no info.
   void RunFrame(int buttons) {
@@ -203,10 +212,11 @@ class SingleEnv {
   }
 
  private:
-  pool::Outcome Run(int action, std::vector<uint8_t>* film = nullptr) {
+  pool::Outcome Run(int action, std::vector<uint8_t>* film = nullptr,
+                    bool skip_waits = true) {
     RequireAction(action);
-    const pool::Outcome outcome =
-        env_.StepForViewer(action, scratch_, info_ram_.data(), film);
+    const pool::Outcome outcome = env_.StepForViewer(
+        action, scratch_, info_ram_.data(), film, skip_waits);
     if (shared_->observation().pictures() > 0) {
       observed_ = env_.game().frames();
     }
@@ -217,6 +227,14 @@ class SingleEnv {
   void Moved() {
     observed_.reset();
     std::memcpy(info_ram_.data(), ram(), info_ram_.size());
+  }
+
+  void SetLast(int32_t* last, int value) {
+    const int32_t before = std::exchange(*last, value);
+    if (env_.counter().IsPlausible()) return;
+    *last = before;
+    throw std::invalid_argument(std::to_string(value) +
+                                " is not a position or a clock of the game");
   }
 
   uint64_t CheckedSeed(py::handle given) const {
@@ -261,7 +279,12 @@ void BindMarioEnv(py::module_& module) {
            py::arg("stage") = py::none())
       .def("reset_and_record", &SingleEnv::ResetAndRecord)
       .def_property_readonly("movie", &SingleEnv::Movie)
-      .def("step", &SingleEnv::Step, py::arg("action"))
+      .def("step", &SingleEnv::Step, py::arg("action"),
+           py::arg("skip_waits") = true)
+      .def("skip_waits", &SingleEnv::SkipWaits)
+      .def_property("x_last", &SingleEnv::x_last, &SingleEnv::set_x_last)
+      .def_property("time_last", &SingleEnv::time_last,
+                    &SingleEnv::set_time_last)
       .def("advance", &SingleEnv::RunFrame, py::arg("buttons"))
       .def("read", &SingleEnv::Read)
       .def("info_ram", &SingleEnv::InfoRam)
