@@ -71,9 +71,10 @@ def _check_names(config: dict[str, Any]) -> None:
             continue
         near = difflib.get_close_matches(name, known, n=3)
         meant = f"; did you mean {' or '.join(near)}?" if near else "."
+        # TorchRL looks for the words of Python's own message.
         raise TypeError(
-            f"there is no option {name!r}{meant} All options are listed by: "
-            "python -m mario_envpool --options"
+            f"got an unexpected keyword argument {name!r}{meant} All options are "
+            "listed by: python -m mario_envpool --options"
         )
 
 

@@ -25,6 +25,7 @@ Actions = npt.NDArray[np.integer[Any]]
 Flags = npt.NDArray[np.bool_]
 Infos = dict[str, Any]
 StepResult = tuple[Observations, npt.NDArray[np.float64], Flags, Flags, Infos]
+_RENDER_MODES = ("rgb_array", "rgb_array_list")
 _AUTORESET_MODES = (
     *(AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED),
     *(AutoresetMode.NEXT_STEP.value, AutoresetMode.DISABLED.value),
@@ -48,7 +49,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
     Args:
         num_envs: how many environments.
         task_id: an id of ``mario_envpool.list_all_envs()``.
-        render_mode: "rgb_array" makes ``render`` return the screens.
+        render_mode: "rgb_array" makes ``render`` return the screens; "rgb_array_list"
+            all screens since the last ``render``, or since the reset of the
+            environment.
         autoreset_mode: Gymnasium's "NextStep" (the step after the last step of an
             episode resets, and ignores the action) or "Disabled" (the caller resets
             ended episodes, with ``reset_mask``), or the ``AutoresetMode``.
@@ -64,8 +67,10 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
         **config: Any,
     ) -> None:
-        if render_mode not in (None, "rgb_array"):
-            raise ValueError(f"render_mode={render_mode!r} is not None or 'rgb_array'")
+        if render_mode not in (None, *_RENDER_MODES):
+            raise ValueError(
+                f"render_mode={render_mode!r} is not None or one of {_RENDER_MODES}"
+            )
         if autoreset_mode not in _AUTORESET_MODES:
             raise ValueError(
                 f"autoreset_mode={autoreset_mode!r} is not 'NextStep' or 'Disabled'"
@@ -87,8 +92,14 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                 f"autoreset_mode={autoreset_mode!r} needs batch_size == num_envs, here "
                 f"it is {self.batch_size} of {num_envs}: leave out batch_size"
             )
+        if render_mode == "rgb_array_list" and self.batch_size < num_envs:
+            raise ValueError(
+                "render_mode='rgb_array_list' needs batch_size == num_envs, here it "
+                f"is {self.batch_size} of {num_envs}: leave out batch_size"
+            )
+        self._screens: list[list[npt.NDArray[np.uint8]]] = [[] for _ in range(num_envs)]
         self.metadata = {
-            "render_modes": ["rgb_array"],
+            "render_modes": list(_RENDER_MODES),
             "render_fps": round(FRAMES_PER_SECOND / self._pool.config["frame_skip"]),
             "autoreset_mode": self.autoreset_mode,
         }
@@ -126,6 +137,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         obs, _, _, _, infos = self._pool._restart(
             self._ids[mask], seeds, self.np_random.integers
         )
+        self._collect_screens(mask, of=mask)
         return self._of_all(before, obs, infos)
 
     def step(self, actions: Actions) -> StepResult:
@@ -149,8 +161,10 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                     "call reset(options={'reset_mask': ...}) first"
                 )
         self._last_obs = None
+        ended = self._pool._ended.copy()
         obs, rewards, terminated, truncated, infos = self._pool.step(actions)
         self._last_obs = obs
+        self._collect_screens(ended)
         return (
             obs,
             rewards.astype(np.float64),
@@ -249,8 +263,14 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         """
         self._open_pool().set_starts(weights, snapshots)
 
-    def render(self) -> tuple[npt.NDArray[np.uint8], ...] | None:
-        """Returns the screen of every environment, (240, 256, 3) uint8 each."""
+    def render(self) -> tuple[Any, ...] | None:
+        """Returns the screen of every environment, (240, 256, 3) uint8 each.
+
+        With "rgb_array_list" it returns a list of screens for each environment.
+        """
+        if self.render_mode == "rgb_array_list":
+            screens, self._screens = self._screens, [[] for _ in self._screens]
+            return tuple(screens)
         if self.render_mode is None:
             gymnasium.logger.warn(
                 "render() does nothing without a render_mode; give "
@@ -258,6 +278,16 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             )
             return None
         return tuple(self._open_pool()._render(self._ids, 0, 0, -1))
+
+    def _collect_screens(self, begun: Flags, of: Flags | None = None) -> None:
+        """Keeps the screens of a call; a new episode drops the earlier ones."""
+        if self.render_mode != "rgb_array_list":
+            return
+        ids = self._ids if of is None else self._ids[of]
+        for i, screen in zip(ids, self._pool._render(ids, 0, 0, -1), strict=True):
+            if begun[i]:
+                self._screens[i] = []
+            self._screens[i].append(screen)
 
     def close_extras(self, **kwargs: Any) -> None:
         """Stops the native threads; arrays that were handed out stay valid."""

@@ -39,9 +39,17 @@ WRONG: list[tuple[dict[str, Any], type[Exception], str]] = [
     ({"env_seed": [1.5]}, TypeError, r"env_seed\[0\]=1.5 is float"),
     ({"env_seed": [-(2**31) - 1]}, ValueError, r"env_seed\[0\]=-2147483649"),
     ({"seed": [1], "env_seed": [1]}, ValueError, "leave one out"),
-    ({"num_env": 4}, TypeError, "no option 'num_env'; did you mean num_envs"),
+    (
+        {"num_env": 4},
+        TypeError,
+        "unexpected keyword argument 'num_env'; did you mean num_envs",
+    ),
     ({"frameskip": 4}, TypeError, "did you mean frame_skip"),
-    ({"bogus": 1}, TypeError, r"no option 'bogus'\. All .*mario_envpool --options"),
+    (
+        {"bogus": 1},
+        TypeError,
+        r"unexpected keyword argument 'bogus'\. All .*mario_envpool --options",
+    ),
 ]
 
 

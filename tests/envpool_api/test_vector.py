@@ -277,6 +277,31 @@ def test_render_gives_every_screen() -> None:
         assert silent.render() is None
 
 
+def test_render_gives_the_screens_of_an_episode() -> None:
+    """As render_mode="rgb_array_list" of a SyncVectorEnv."""
+    arguments = {"num_envs": 2, "render_mode": "rgb_array_list", "max_episode_steps": 5}
+    native, sync = (
+        gymnasium.make_vec(
+            "mario_envpool/SuperMarioBros-1-1-v3",
+            vectorization_mode=mode,
+            noop_max=9,
+            **arguments,
+        )
+        for mode in (None, "sync")
+    )
+    for envs in (native, sync):
+        envs.reset(seed=[3, 4])
+    for t in range(9):
+        for envs in (native, sync):
+            envs.step(np.array([3, 4]))
+        if t in (2, 8):  # before and after an episode has ended
+            for screens, expected in zip(native.render(), sync.render(), strict=True):
+                assert len(screens) == len(expected) == 4
+                np.testing.assert_array_equal(screens, expected)
+    with pytest.raises(ValueError, match="needs batch_size == num_envs"):
+        MarioVectorEnv(2, TASK, render_mode="rgb_array_list", batch_size=1)
+
+
 def test_snapshots_go_back_to_any_environment() -> None:
     config = {"noop_max": 30, "repeat_action_probability": 0.3}
     envs = MarioVectorEnv(3, TASK, **config)
