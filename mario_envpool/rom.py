@@ -26,16 +26,19 @@ from __future__ import annotations
 
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
+import sys
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from importlib.machinery import PathFinder
 from pathlib import Path
 
 from . import archives
 
 PACKAGE = "gym-super-mario-bros"
+#: The folder of modules with the names of that package and of nes-py.
+STAND_INS = Path(__file__).parent / "compat" / "stand_ins"
 INSTALL = "pip install 'gym-super-mario-bros>=7.4,<8'"
 
 #: SHA-1 of the image of each revision, as ``load`` returns it.
@@ -223,7 +226,9 @@ def _package_files() -> Iterator[Path]:
 
     An import fails under NumPy 2 and registers ids with Gym.
     """
-    spec = importlib.util.find_spec("gym_super_mario_bros")
+    # Not the modules that stand in for it.
+    path = [folder for folder in sys.path if Path(folder) != STAND_INS]
+    spec = PathFinder.find_spec("gym_super_mario_bros", path)
     for folder in (spec and spec.submodule_search_locations) or ():
         yield from sorted(Path(folder).rglob("*.nes"))
 

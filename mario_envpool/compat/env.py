@@ -7,26 +7,20 @@ One step is one frame of the game. Reward, end and info come from the native tas
 from __future__ import annotations
 
 import itertools
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import gymnasium
 import numpy as np
 import numpy.typing as npt
-from gymnasium.spaces import Box, Discrete
 
 from .. import _core, rom
 from ..codes import END_REASONS
 from ..env import Window, as_action
+from .hooks import Hooks
 from .info import as_float64, classic_info, full_info
+from .libraries import Joining, join, old_gym
 from .ram import RamView
-from .tasks import (
-    LOST_LEVELS_ROM_MODES,
-    ROM_MODES,
-    STAGES,
-    WORLDS,
-    decode_target,
-    world_label,
-)
+from .tasks import ROM_MODES, STAGES, WORLDS, decode_target, rom_name, world_label
 
 _U8 = npt.NDArray[np.uint8]
 
@@ -49,17 +43,8 @@ _NATIVE = {
 }
 # Bytes before a native snapshot: the best position of the attempt.
 _X_MAX_BYTES = 4
-# Methods that subclasses of upstream's class override. This class never calls them.
-_HOOKS = (
-    "_get_reward",
-    "_get_done",
-    "_get_terminated",
-    "_get_truncated",
-    "_get_info",
-    "_did_step",
-    "_will_reset",
-    "_did_reset",
-)
+# Attributes that a copy or pickle makes again.
+_NOT_COPIED = {"_native", "ram", "viewer", "_screen", "_shown"}
 # The keys of nes-py, from bit 7 (right) to bit 0 (A).
 _KEYS = [ord(key) for key in "dasw\r po"]
 
@@ -82,8 +67,22 @@ def chosen_api(api: str | None, render_mode: str | None) -> str:
     return api
 
 
-class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
+if TYPE_CHECKING:
+    _Env = gymnasium.Env[_U8, SupportsIndex]
+else:
+    _Env = Joining
+
+
+class SuperMarioBrosEnv(Hooks, _Env):
     """Super Mario Bros. or The Lost Levels, as gym-super-mario-bros has them.
+
+    With 4-tuples it is a ``gym.Env`` with the spaces of old Gym where that is
+    installed, else a ``gymnasium.Env``.
+
+    A subclass may override what upstream's class calls in a step: ``_get_reward`` or
+    its parts ``_x_reward``, ``_time_penalty`` and ``_death_penalty`` (properties),
+    ``_get_done``, ``_get_info``, ``_did_step``, and in a reset ``_will_reset`` and
+    ``_did_reset``. They see the game as upstream's do. The rest stays native.
 
     Observations are new arrays, (240, 256, 3) uint8; actions are bytes of the pad
     (``mario_envpool.nes`` has its bits).
@@ -122,7 +121,8 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         "render.modes": ["rgb_array", "human"],
         "video.frames_per_second": 60,
     }
-    reward_range = (-15, 15)
+    render_mode: str | None = None
+    spec: Any = None
 
     def __init__(
         self,
@@ -151,16 +151,6 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self._open(stages)
         self._begin(0)
 
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        hooks = [name for name in _HOOKS if name in vars(cls)]
-        if hooks:
-            raise TypeError(
-                f"{cls.__name__} overrides {', '.join(hooks)}, which this class never "
-                "calls, because reward, end and info are computed natively; override "
-                "step, or use a wrapper"
-            )
-
     def _set_target(self, target: tuple[int, int] | None, lost_levels: bool) -> None:
         world, stage, area = decode_target(target, lost_levels)
         self._target_world: int | None = world
@@ -169,24 +159,27 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
 
     def _open(self, stages: list[str]) -> None:
         """Makes the native environment for some stages; []: the whole game."""
-        given = self._arguments
+        given, self._stages = self._arguments, stages
         lost_levels, rom_mode = given.get("lost_levels", False), given["rom_mode"]
-        modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
-        if rom_mode not in modes:
-            raise ValueError(f"rom_mode={rom_mode!r} is not one of {', '.join(modes)}")
+        name = rom_name(rom_mode, lost_levels)
         if given["reward"] not in _REWARDS:
             raise ValueError(
                 f"reward={given['reward']!r} is not known; choose 'classic' (7.4.0) or "
                 "'v9' (9.x)"
             )
-        self.render_mode = given["render_mode"]
-        self._check_mode(self.render_mode)
-        self._gymnasium = chosen_api(given["api"], self.render_mode) == "gymnasium"
+        self._check_hooks()
+        self._check_mode(given["render_mode"])
+        api = chosen_api(given["api"], given["render_mode"])
+        self._gymnasium = api == "gymnasium"
+        library: Any = (None if self._gymnasium else old_gym()) or gymnasium
+        join(self, library.Env)
+        if library is not gymnasium:
+            generator: Any = np.random.RandomState()  # as nes-py's
+            self.np_random = generator
+        if given["render_mode"] is not None:  # a subclass may have set its own
+            self.render_mode = given["render_mode"]
         self._rom_mode, self._lost_levels = rom_mode, lost_levels
-        self._version = modes.index(rom_mode)
-        name = rom_mode
-        if lost_levels:
-            name = "lost-levels" if rom_mode == "vanilla" else f"lost-levels-{rom_mode}"
+        self._version = ROM_MODES.index(rom_mode)
         options = {
             **_NATIVE,
             "stages": stages,
@@ -198,8 +191,8 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         self._native: Any = _core._MarioEnv(image, options)
         self.ram = self._native.ram
         shape = (240, 256, 3)
-        self.observation_space = Box(0, 255, shape, np.uint8)
-        self.action_space = Discrete(_PADS)
+        self.observation_space = library.spaces.Box(0, 255, shape, np.uint8)
+        self.action_space = library.spaces.Discrete(_PADS)
         self.viewer: Window | None = None
         self._shown: _U8 | None = None
         self._backup_state: bytes | None = None
@@ -217,9 +210,11 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             The observation; with the API of Gymnasium, the observation and the info.
         """
         self._opened()
-        super().reset(seed=seed)
+        self.seed(seed)
         if self._backup_state is not None:
+            self._will_reset()
             self._restore()
+            self._did_reset()
             self.done = False
         else:
             self._begin(0)
@@ -228,11 +223,13 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
     def _begin(self, stage: int) -> None:
         """Starts an episode of one of the native environment's stages."""
         self.done = True  # until the reset is complete
+        self._will_reset()
         self._start_number = stage
         fields = self._native.reset(stage=stage)
         self._screen: _U8 | None = None
         self._numbers: Any = _scalars(fields)  # None: a call was interrupted
         self._x_position_max = int(self._numbers["x_pos"])
+        self._did_reset()
         self.done = False
 
     def _first_result(self) -> Any:
@@ -267,24 +264,30 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
             raise ValueError("the episode is over; call reset() before the next step")
         pad = as_action(action, _PADS, IndexError)
         self._numbers = self._screen = None  # until the step is complete
-        reward, self.done, _, fields = native.step(pad)
+        if self._has_hooks():
+            reward, info = self._step_with_hooks(pad)
+        else:
+            reward, self.done, _, fields = native.step(pad)
+            reward = as_float64(reward)
+            info = self._info(self._keep(fields), reward)
         self._screen = native.render()
-        numbers, reward = _scalars(fields), as_float64(reward)
-        self._x_position_max = max(self._x_position_max, numbers["x_pos"])
-        self._numbers = numbers
         if self.render_mode == "human":
             self._show()
-        info = self._info(numbers, reward)
         if self._gymnasium:
             return self._screen, reward, self.done, False, info
         return self._screen, reward, self.done, info
 
-    def _read_again(self) -> None:
-        """Reads what a step or ``load_state`` that an exception ended has changed."""
-        numbers = _scalars(self._native.read())
-        self.done = numbers["end_reason"] != _RUNNING
+    def _keep(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """Keeps and returns the numbers of a step."""
+        numbers = _scalars(fields)
         self._x_position_max = max(self._x_position_max, numbers["x_pos"])
         self._numbers = numbers
+        return numbers
+
+    def _read_again(self) -> None:
+        """Reads what a step or ``load_state`` that an exception ended has changed."""
+        numbers = self._keep(self._native.read())
+        self.done = numbers["end_reason"] != _RUNNING
 
     def _info(self, numbers: dict[str, Any], reward: float) -> dict[str, Any]:
         if self._arguments["reward"] == "classic":
@@ -319,7 +322,11 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         """Seeds ``np_random`` and returns the seed in a list, empty for None."""
         if seed is None:
             return []
-        super().reset(seed=seed)
+        generator: Any = self.np_random
+        if isinstance(generator, np.random.RandomState):
+            generator.seed(seed)
+        else:
+            gymnasium.Env.reset(self, seed=seed)
         return [seed]
 
     def dump_state(self) -> bytes:
@@ -431,20 +438,17 @@ class SuperMarioBrosEnv(RamView, gymnasium.Env[_U8, SupportsIndex]):
         return ["NOOP"]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            "arguments": self._arguments,
-            "spec": self.spec,
-            "state": self.dump_state(),
-            "done": self.done,
-            "backup": self._backup_state,
+        kept = {
+            key: value for key, value in vars(self).items() if key not in _NOT_COPIED
         }
+        return {**kept, "snapshot": self.dump_state()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state["arguments"])  # type: ignore[misc]
-        self.spec = state["spec"]
-        self.load_state(state["state"])
-        self.done = state["done"]
-        self._backup_state = state["backup"]
+        snapshot = state.pop("snapshot")
+        self._arguments = state["_arguments"]
+        self._open(state["_stages"])
+        self.load_state(snapshot)
+        vars(self).update(state)
 
     def _opened(self) -> Any:
         if self._native is None:

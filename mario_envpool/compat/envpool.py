@@ -1,7 +1,7 @@
 """The native pool with the return values of EnvPool before 1.0, for older scripts.
 
-Replace ``import envpool`` and ``import gym`` by ``from mario_envpool.compat import
-envpool, gym``, and CleanRL's ``ppo_atari_envpool.py`` plays Mario::
+Replace ``import envpool`` by ``from mario_envpool.compat import envpool``, and
+CleanRL's ``ppo_atari_envpool.py`` plays Mario::
 
     envs = envpool.make("SuperMarioBros-1-1-v0", env_type="gym", num_envs=8)
     obs = envs.reset()
@@ -12,7 +12,7 @@ The installed EnvPool 1.2 has only the return values of Gymnasium.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -21,6 +21,8 @@ import numpy.typing as npt
 import mario_envpool
 from mario_envpool import END_REASONS, list_all_envs, make_dm, make_spec
 from mario_envpool.env import hint, native_seed
+
+from .libraries import Joining, join, old_gym, old_space
 
 __all__ = [
     "EnvPool",
@@ -69,8 +71,17 @@ def make_gymnasium(task_id: str, **config: Any) -> EnvPool:
     return EnvPool(task_id, "gymnasium", **config)
 
 
-class EnvPool(gymnasium.Env[Any, Any]):
+if TYPE_CHECKING:
+    _Env = gymnasium.Env[Any, Any]
+else:
+    _Env = Joining
+
+
+class EnvPool(_Env):
     """A pool with the return values of old EnvPool.
+
+    With "gym" it is a ``gym.Env`` with the spaces of old Gym where that is installed,
+    else a ``gymnasium.Env``.
 
     In addition to the fields of the game, ``info`` has
 
@@ -103,8 +114,12 @@ class EnvPool(gymnasium.Env[Any, Any]):
         self._one_life = bool(self._pool.config["stages"])
         self._one_life |= self._pool.config["random_stages"]
         self.num_envs: int = self._pool.config["num_envs"]
-        self.observation_space = self._pool.observation_space
-        self.action_space = self._pool.action_space
+        gym: Any = None if self._five else old_gym()
+        join(self, (gym or gymnasium).Env)
+        spaces = [self._pool.observation_space, self._pool.action_space]
+        if gym is not None:
+            spaces = [old_space(space, gym) for space in spaces]
+        self.observation_space, self.action_space = spaces
 
     def step(self, action: Any, env_id: npt.NDArray[np.int32] | None = None) -> Any:
         """Plays one action in every environment, or in those of ``env_id``."""

@@ -48,9 +48,11 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
             "timing": timing,
         }
         self.stages = stages
-        self._draws = np.random.RandomState()
         _numbers_of(stages or ())
         self._open(ALL_STAGES)
+        # With old Gym the stages come from np_random, as upstream's do.
+        own = isinstance(self.np_random, np.random.RandomState)
+        self._draws: Any = self.np_random if own else np.random.RandomState()
         self._start(0)
 
     @property
@@ -94,19 +96,6 @@ class SuperMarioBrosRandomStagesEnv(SuperMarioBrosEnv):
     def _start(self, number: int) -> None:
         self._set_target((number // STAGES + 1, number % STAGES + 1), False)
         self._begin(number)
-
-    def __getstate__(self) -> dict[str, Any]:
-        target = self._target_world, self._target_stage
-        return {
-            **super().__getstate__(),
-            "target": target,
-            "draws": self._draws.get_state(),
-        }
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)
-        self._set_target(state["target"], False)
-        self._draws.set_state(state["draws"])
 
 
 def _numbers_of(stages: Sequence[str]) -> list[int]:

@@ -193,6 +193,20 @@ def task_for_config(
     )
 
 
+def rom_name(rom_mode: str, lost_levels: bool) -> str:
+    """Returns the name of a ROM in ``mario_envpool.rom``.
+
+    Raises:
+        ValueError: the game has no such ROM mode.
+    """
+    modes = LOST_LEVELS_ROM_MODES if lost_levels else ROM_MODES
+    if rom_mode not in modes:
+        raise ValueError(f"rom_mode={rom_mode!r} is not one of {', '.join(modes)}")
+    if not lost_levels:
+        return rom_mode
+    return "lost-levels" if rom_mode == "vanilla" else f"lost-levels-{rom_mode}"
+
+
 def keywords_of(env_id: str) -> dict[str, Any] | None:
     """Returns the constructor's arguments for an id of 7.4.0 or 9.x.
 

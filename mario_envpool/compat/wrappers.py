@@ -5,13 +5,16 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import gymnasium
-from gymnasium.spaces import Discrete
+from gymnasium.utils import RecordConstructorArgs
 
 from .. import nes
 from ..env import as_action
+from .libraries import Joining, join, library_of
+
+__all__ = ["JoypadSpace"]
 
 _BUTTONS = {
     "right": nes.RIGHT,
@@ -26,26 +29,37 @@ _BUTTONS = {
 }
 
 
-class Passing(gymnasium.Wrapper[Any, Any, Any, Any]):
-    """A wrapper that passes all calls and attributes on, as wrappers of old Gym did.
-
-    Public names that the wrapper lacks are those of the environment, such as
-    ``env.ram`` and ``env.seed``. ``reset`` and ``render`` take the arguments of the
-    environment.
-    """
-
-    def __init__(self, env: Any) -> None:
-        if not isinstance(env, gymnasium.Env):
-            raise TypeError(
-                f"{type(env).__name__} is not a gymnasium.Env, which this wrapper "
-                "needs; apply this wrapper first, and wrappers of old Gym after it"
-            )
-        super().__init__(env)
+class _Passing(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
+    """A wrapper that passes all calls and attributes on, as wrappers of old Gym do."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
         return getattr(self.env, name)
+
+
+if TYPE_CHECKING:
+    _Wrapper = _Passing
+else:
+    _Wrapper = Joining
+
+
+class _EitherWrapper(_Wrapper):
+    """A ``Wrapper`` of the library of the environment inside.
+
+    Public names that the wrapper lacks are those of the environment, such as
+    ``env.ram`` and ``env.seed``. Around a ``gymnasium.Env`` the arguments of the
+    constructor are recorded, so that ``gymnasium.make(env.spec)`` makes it again.
+    """
+
+    def __init__(self, env: Any, **arguments: Any) -> None:
+        library: Any = library_of(env)
+        if library is gymnasium:
+            join(self, _Passing)
+            RecordConstructorArgs.__init__(self, **arguments)
+        else:
+            join(self, library.Wrapper)
+        super().__init__(env)
 
     def reset(self, *args: Any, **kwargs: Any) -> Any:
         """Resets the environment."""
@@ -56,11 +70,12 @@ class Passing(gymnasium.Wrapper[Any, Any, Any, Any]):
         return self.env.render(*args, **kwargs)
 
 
-class JoypadSpace(Passing):
+class JoypadSpace(_EitherWrapper):
     """Makes a list of button combinations the actions 0, 1, 2, ...
 
-    It works with 4-tuples and 5-tuples, around the environments of this package or
-    any ``gymnasium.Env`` whose 256 actions are the bytes of a pad.
+    It works with 4-tuples and 5-tuples, at any depth of wrappers, around each
+    ``gym.Env`` or ``gymnasium.Env`` whose 256 actions are the bytes of a pad, and is a
+    wrapper of the same library. Other names are passed on (``env.ram``).
 
     Args:
         env: the environment.
@@ -68,12 +83,12 @@ class JoypadSpace(Passing):
             ``JoypadSpace.buttons()``.
 
     Raises:
-        TypeError: the environment is not a ``gymnasium.Env``.
+        TypeError: the environment is not an ``Env`` of either library.
         ValueError: its actions are not pad bytes, or there is no such button.
     """
 
     def __init__(self, env: Any, actions: Sequence[Sequence[str]]) -> None:
-        super().__init__(env)
+        super().__init__(env, actions=actions)
         pads = getattr(env.action_space, "n", None)
         if pads != 256:
             raise ValueError(
@@ -84,7 +99,8 @@ class JoypadSpace(Passing):
             )
         self._bytes = [_pad_byte(buttons) for buttons in actions]
         self._meanings = [" ".join(buttons) for buttons in actions]
-        self.action_space = Discrete(len(self._bytes))
+        spaces: Any = library_of(env).spaces
+        self.action_space = spaces.Discrete(len(self._bytes))
 
     @classmethod
     def buttons(cls) -> list[str]:
@@ -117,7 +133,7 @@ class JoypadSpace(Passing):
         return self._meanings[operator.index(action)]
 
 
-class OldTimeLimit(Passing):
+class OldTimeLimit(_EitherWrapper):
     """Ends an episode of 4-tuples after ``max_episode_steps`` steps, as old Gym did.
 
     The last step has ``done`` and ``info["TimeLimit.truncated"]``, which is False if
@@ -125,7 +141,7 @@ class OldTimeLimit(Passing):
     """
 
     def __init__(self, env: Any, max_episode_steps: int) -> None:
-        super().__init__(env)
+        super().__init__(env, max_episode_steps=max_episode_steps)
         self._most = max_episode_steps
         self._steps = 0
 
@@ -152,6 +168,3 @@ def _pad_byte(buttons: Sequence[str]) -> int:
                 f"{', '.join(_BUTTONS)}"
             )
     return functools.reduce(operator.or_, (_BUTTONS[name] for name in buttons), 0)
-
-
-__all__ = ["JoypadSpace"]

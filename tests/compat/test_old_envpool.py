@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import gymnasium
+import gym
 import numpy as np
 import pytest
 import torch
 from material import verification_folder
 
 import mario_envpool
-from mario_envpool.compat import envpool, gym
+from mario_envpool.compat import envpool
 
 pytestmark = pytest.mark.rom
 STAGE, GAME = "SuperMarioBros-1-1-v0", "SuperMarioBros-v0"
@@ -170,7 +170,9 @@ def test_attributes() -> None:
     assert envs.num_envs == 5
     assert len(envs) == 3
     assert envs.all_env_ids.tolist() == [0, 1, 2]
-    assert isinstance(envs.action_space, gymnasium.spaces.Discrete)
+    assert isinstance(envs, gym.Env)
+    assert isinstance(envs.action_space, gym.spaces.Discrete)
+    assert isinstance(envs.observation_space, gym.spaces.Box)
     assert envs.config["num_envs"] == 3
     with pytest.raises(AttributeError, match="_nothing"):
         _ = envs._nothing
@@ -220,6 +222,7 @@ def test_all_that_such_scripts_do() -> None:
         STAGE, env_type="gym", num_envs=4, episodic_life=True, reward_clip=True, seed=1
     )
     envs.num_envs = 4
+    torch.manual_seed(1)
     envs.single_action_space = envs.action_space
     envs.single_observation_space = envs.observation_space
     envs = EpisodeReturns(envs)
@@ -258,8 +261,8 @@ def cleanrl_script() -> Path:
 def patched(script: str, task_id: str) -> str:
     """The script with other imports and another id, and else as it is."""
     script, imports = re.subn(
-        r"^import envpool\nimport gym$",
-        "from mario_envpool.compat import envpool, gym",
+        r"^import envpool$",
+        "from mario_envpool.compat import envpool",
         script,
         flags=re.MULTILINE,
     )

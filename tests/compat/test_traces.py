@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 from traces import RECORDINGS, load, ram_crc
+from upstream_formulas import Formulas, Parts
 
 from mario_envpool.codes import STATUS
 from mario_envpool.compat import make
+from mario_envpool.compat.tasks import keywords_of
 
 pytestmark = [pytest.mark.rom, pytest.mark.verification]
 
@@ -38,11 +40,16 @@ def check_step(
     assert ram_crc(ram) == trace["ram_nostack_crc"][t], t
 
 
+@pytest.mark.parametrize("kind", [None, Formulas, Parts])
 @pytest.mark.parametrize("name", RECORDINGS)
-def test_every_step_equals_upstream(name: str, verification: Path) -> None:
-    """7.4.0 itself, without a shift: reward, end, info, RAM and picture."""
+def test_every_step_equals_upstream(name: str, kind: Any, verification: Path) -> None:
+    """7.4.0 itself, without a shift: reward, end, info, RAM and picture.
+
+    Subclasses that repeat its formulas equal it, too.
+    """
     trace = load(verification / "traces-gsm" / f"{name}.npz")
-    env = make(str(trace["env_id"]))
+    env_id = str(trace["env_id"])
+    env = make(env_id) if kind is None else kind(**keywords_of(env_id))
     ram = env.ram
     for t in range(len(trace["done"])):
         if trace["reset_before"][t]:
@@ -87,8 +94,8 @@ def test_random_stages_have_upstreams_order(verification: Path) -> None:
         env.seed(int(seed))
         for world, stage in order:
             env.reset()
-            assert [env._world, env._stage] == [world, stage]
+            assert [env.unwrapped._world, env.unwrapped._stage] == [world, stage]
         # The same seed again, given to reset, and the stages to that reset only.
-        env.stages = None
+        env.unwrapped.stages = None
         env.reset(seed=int(seed), options={"stages": stages})
-        assert [env._world, env._stage] == order[0]
+        assert [env.unwrapped._world, env.unwrapped._stage] == order[0]

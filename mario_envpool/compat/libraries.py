@@ -1,0 +1,103 @@
+"""Old Gym and Gymnasium: of which library an environment is an ``Env``.
+
+Environments with 4-tuples are those of old Gym where it is installed: wrappers of old
+Gym, shimmy and Stable-Baselines3 look for its classes and its spaces. The library is
+known when an object is made, so an object gets its base class then: the classes of
+this package derive from ``Joining``, and ``join`` gives the object the class with the
+base of the library. Old Gym is imported only for an object with 4-tuples.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+import types
+import warnings
+from typing import Any
+
+import gymnasium
+
+# Attributes of a class that its joined class repeats, and the mark of joined classes.
+_KEPT = ("__module__", "__qualname__", "__doc__")
+_JOINED = "_joined"
+
+
+@functools.cache
+def old_gym() -> types.ModuleType | None:
+    """Imports old Gym; None: it is not installed, or does not work here."""
+    try:
+        module = importlib.import_module("gym")
+    except ImportError:
+        return None
+    except Exception as error:  # an old version under a new NumPy
+        warnings.warn(
+            f"gym is installed, but cannot be imported ({error}); environments with "
+            "4-tuples are gymnasium.Env instead of gym.Env",
+            stacklevel=3,
+        )
+        return None
+    # Another folder of this name is a module, too.
+    return module if hasattr(module, "Env") else None
+
+
+def has_five(gym: types.ModuleType) -> bool:
+    """Whether this version's own wrappers need 5-tuples, as those of 0.26 do."""
+    return tuple(map(int, gym.__version__.split(".")[:2])) >= (0, 26)
+
+
+def library_of(env: Any) -> types.ModuleType:
+    """Returns the library whose ``Env`` an environment is.
+
+    Raises:
+        TypeError: it is an ``Env`` of neither library.
+    """
+    old: Any = sys.modules.get("gym")
+    if isinstance(env, getattr(old, "Env", ())):
+        return old  # type: ignore[no-any-return]
+    if isinstance(env, gymnasium.Env):
+        return gymnasium
+    raise TypeError(
+        f"{type(env).__name__} is not a gym.Env or a gymnasium.Env, which this wrapper "
+        "needs"
+    )
+
+
+def old_space(space: Any, gym: Any) -> Any:
+    """Returns a space of Gymnasium as one of old Gym."""
+    if isinstance(space, gymnasium.spaces.Dict):
+        return gym.spaces.Dict({k: old_space(s, gym) for k, s in space.items()})
+    if isinstance(space, gymnasium.spaces.Discrete):
+        return gym.spaces.Discrete(int(space.n))
+    return gym.spaces.Box(space.low, space.high, space.shape, space.dtype)
+
+
+class Joining:
+    """Base of classes whose objects become an ``Env`` or ``Wrapper`` when made."""
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        kind = type(self)
+        if _JOINED not in vars(kind):
+            return super().__reduce_ex__(protocol)
+        return _make_blank, kind.__bases__, self.__getstate__()
+
+
+def join(instance: Any, base: Any) -> None:
+    """Gives an object the class that also derives from `base`."""
+    kind: Any = type(instance)
+    instance.__class__ = _joined(kind, base)
+
+
+@functools.cache
+def _joined(kind: Any, base: Any) -> Any:
+    """Returns the class `kind` with one more base, under the same name."""
+    if issubclass(kind, base):
+        return kind
+    body = {name: getattr(kind, name) for name in _KEPT} | {_JOINED: True}
+    return types.new_class(kind.__name__, (kind, base), None, lambda d: d.update(body))
+
+
+def _make_blank(kind: type, base: type) -> Any:
+    """Makes an object for its pickled state."""
+    joined = _joined(kind, base)
+    return joined.__new__(joined)
