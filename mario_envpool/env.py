@@ -14,6 +14,7 @@ from typing import Any, SupportsIndex
 import gymnasium
 import numpy as np
 import numpy.typing as npt
+from gymnasium.spaces import Box, Dict
 
 from . import make
 
@@ -41,6 +42,9 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         task_id: an id of ``mario_envpool.list_all_envs()``.
         render_mode: "rgb_array" makes ``render`` return the screen, (240, 256, 3)
             uint8; "human" opens a window (pygame) and shows every step.
+        channels_last: observations of three axes are (height, width, frames).
+        float32: observations of uint8 become float32 between 0 and 1: they are divided
+            by their largest possible value (255 for pictures).
         **config: the options of the game, as for ``mario_envpool.make``.
     """
 
@@ -50,6 +54,9 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         self,
         task_id: str = "SuperMarioBros-v0",
         render_mode: str | None = None,
+        *,
+        channels_last: bool = False,
+        float32: bool = False,
         **config: Any,
     ) -> None:
         modes = self.metadata["render_modes"]
@@ -64,11 +71,18 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
                     f"MarioEnv is one environment, so {key}={given!r} cannot be set; "
                     "use gymnasium.make_vec or mario_envpool.make for several"
                 )
-        self._arguments = {"task_id": task_id, "render_mode": render_mode, **config}
+        self._arguments = {
+            "task_id": task_id,
+            "render_mode": render_mode,
+            "channels_last": channels_last,
+            "float32": float32,
+            **config,
+        }
         config.setdefault("num_threads", 1)
         self.render_mode = render_mode
         self._pool: Any = make(task_id, num_envs=1, **config)
-        self.observation_space = self._pool.observation_space
+        self._layout = Layout(self._pool.observation_space, channels_last, float32)
+        self.observation_space = self._layout.space
         self.action_space = self._pool.action_space
         self._num_actions = int(self._pool.action_space.n)
         frame_skip = self._pool.config["frame_skip"]
@@ -98,7 +112,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         obs, _, _, _, info = pool._restart(_ONLY, seeds, self.np_random.integers)
         if self.render_mode == "human":
             self._show()
-        return each(first, obs), single_info(info)
+        return self._layout(each(first, obs)), single_info(info)
 
     def step(
         self, action: SupportsIndex
@@ -121,7 +135,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         if self.render_mode == "human":
             self._show()
         return (
-            each(first, obs),
+            self._layout(each(first, obs)),
             float(reward[0]),
             bool(terminated[0]),
             bool(truncated[0]),
@@ -161,7 +175,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         obs, _, _, _, info = pool._resume(_ONLY, blobs, rng)
         if self.render_mode == "human":
             self._show()
-        return each(first, obs), single_info(info)
+        return self._layout(each(first, obs)), single_info(info)
 
     @property
     def num_stages(self) -> int:
@@ -254,6 +268,47 @@ def as_action(
     if not 0 <= number < count:
         raise error(f"action {number} does not exist; actions are 0 to {count - 1}")
     return number
+
+
+class Layout:
+    """The order of axes and the type of observations, as a training library wants them.
+
+    Args:
+        space: the space of the pool, a Box or a Dict of them.
+        channels_last: as for ``MarioEnv``.
+        float32: as for ``MarioEnv``.
+
+    Attributes:
+        space: the space of the converted observations.
+    """
+
+    def __init__(self, space: Any, channels_last: bool, float32: bool) -> None:
+        for name, value in (("channels_last", channels_last), ("float32", float32)):
+            if not isinstance(value, bool):
+                raise TypeError(f"{name}={value!r} is not a bool")
+        self._channels_last, self._float32 = channels_last, float32
+        self._parts = space.spaces if isinstance(space, Dict) else {"": space}
+        spaces: Any = {key: self._space(part) for key, part in self._parts.items()}
+        self.space = Dict(spaces) if isinstance(space, Dict) else spaces[""]
+
+    def __call__(self, obs: Observation) -> Observation:
+        """Converts one observation, or a batch of them along the first axis."""
+        if not (self._channels_last or self._float32):
+            return obs
+        if isinstance(obs, dict):
+            return {key: self._convert(obs[key], self._parts[key]) for key in obs}
+        return self._convert(obs, self._parts[""])
+
+    def _space(self, part: Any) -> Box:
+        low, high = (self._convert(bound, part) for bound in (part.low, part.high))
+        return Box(low, high, low.shape, low.dtype.type)
+
+    def _convert(self, rows: npt.NDArray[Any], part: Any) -> npt.NDArray[Any]:
+        if self._channels_last and len(part.shape) == 3:
+            rows = np.ascontiguousarray(np.moveaxis(rows, -3, -1))
+        if self._float32 and part.dtype == np.uint8:
+            rows = rows / np.float32(part.high.max())
+        return rows
 
 
 def each(function: Callable[..., Any], *observations: Observation) -> Observation:

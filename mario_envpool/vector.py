@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 
 from . import make
-from .env import FRAMES_PER_SECOND, each, hint, native_seed, rebuild
+from .env import FRAMES_PER_SECOND, Layout, each, hint, native_seed, rebuild
 
 #: One array, or a dictionary of arrays if ``obs_type`` names several kinds.
 Observations = Any
@@ -55,6 +55,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         autoreset_mode: Gymnasium's "NextStep" (the step after the last step of an
             episode resets, and ignores the action) or "Disabled" (the caller resets
             ended episodes, with ``reset_mask``), or the ``AutoresetMode``.
+        channels_last: as for ``MarioEnv``.
+        float32: as for ``MarioEnv``.
         **config: the options of the game and of the pool, as for
             ``mario_envpool.make``.
     """
@@ -65,6 +67,9 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         task_id: str = "SuperMarioBros-v0",
         render_mode: str | None = None,
         autoreset_mode: str | AutoresetMode = AutoresetMode.NEXT_STEP,
+        *,
+        channels_last: bool = False,
+        float32: bool = False,
         **config: Any,
     ) -> None:
         if render_mode not in (None, *_RENDER_MODES):
@@ -80,6 +85,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             "task_id": task_id,
             "render_mode": render_mode,
             "autoreset_mode": autoreset_mode,
+            "channels_last": channels_last,
+            "float32": float32,
             **config,
         }
         self.render_mode = render_mode
@@ -103,7 +110,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             "render_fps": round(FRAMES_PER_SECOND / self._pool.config["frame_skip"]),
             "autoreset_mode": self.autoreset_mode,
         }
-        self.single_observation_space = self._pool.observation_space
+        self._layout = Layout(self._pool.observation_space, channels_last, float32)
+        self.single_observation_space = self._layout.space
         self.single_action_space = self._pool.action_space
         self.observation_space = batch_space(
             self.single_observation_space, self.batch_size
@@ -137,6 +145,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         obs, _, _, _, infos = self._pool._restart(
             self._ids[mask], seeds, self.np_random.integers
         )
+        obs = self._layout(obs)
         self._collect_screens(mask, of=mask)
         return self._of_all(before, obs, infos)
 
@@ -163,7 +172,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self._last_obs = None
         ended = self._pool._ended.copy()
         obs, rewards, terminated, truncated, infos = self._pool.step(actions)
-        self._last_obs = obs
+        self._last_obs = obs = self._layout(obs)
         self._collect_screens(ended)
         return (
             obs,
@@ -193,7 +202,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         env_ids = infos["env_id"]
         result = vector_infos(infos)
         result["env_id"] = env_ids
-        return obs, rewards.astype(np.float64), terminated, truncated, result
+        rewards = rewards.astype(np.float64)
+        return self._layout(obs), rewards, terminated, truncated, result
 
     def snapshot(
         self, ids: Sequence[int] | npt.NDArray[np.integer[Any]] | None = None
@@ -237,7 +247,7 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             )
         self._last_obs = None
         obs, _, _, _, infos = self._pool._resume(ids, blobs, rng)
-        return self._of_all(before, obs, infos)
+        return self._of_all(before, self._layout(obs), infos)
 
     @property
     def num_stages(self) -> int:
@@ -370,7 +380,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         """
         if self._last_obs is None:
             states = self._pool.snapshot(self._ids)
-            self._last_obs, *_ = self._pool._resume(self._ids, states, "saved")
+            obs, *_ = self._pool._resume(self._ids, states, "saved")
+            self._last_obs = self._layout(obs)
         return self._last_obs
 
     def _of_all(

@@ -368,3 +368,50 @@ def test_copies_are_new_environments_of_the_same_kind(again: Any) -> None:
     assert_same_step(envs.step(np.ones(3, int)), other.step(np.ones(3, int)))
     envs.close()
     other.step(np.ones(3, int))
+
+
+@pytest.mark.parametrize("kind", ["gray", ["tiles", "motion"]])
+def test_channels_last_and_float32(kind: Any) -> None:
+    """The values of the plain environment, with another layout."""
+    layout = {"channels_last": True, "float32": True}
+    plain = MarioVectorEnv(2, TASK, obs_type=kind)
+    envs = MarioVectorEnv(2, TASK, obs_type=kind, **layout)
+    one = MarioEnv(TASK, obs_type=kind, **layout)
+    assert one.observation_space == envs.single_observation_space
+    expected, _ = plain.reset(seed=1)
+    assert_layout(envs, expected, envs.reset(seed=1)[0])
+    assert one.observation_space.contains(one.reset(seed=1)[0])
+    for _ in range(5):
+        expected = plain.step(np.array([3, 1]))[0]
+        obs = envs.step(np.array([3, 1]))[0]
+        assert_layout(envs, expected, obs)
+        assert_layout(envs, expected, {0: one.step(3)[0]})
+    mask = {"reset_mask": np.array([False, True])}
+    assert_layout(envs, plain.reset(options=mask)[0], envs.reset(options=mask)[0])
+    assert pickle.loads(pickle.dumps(one)).observation_space == one.observation_space
+    with pytest.raises(TypeError, match="float32='yes' is not a bool"):
+        MarioEnv(TASK, float32="yes")  # type: ignore[arg-type]
+
+
+def assert_layout(envs: MarioVectorEnv, plain: Any, obs: Any) -> None:
+    """Compares observations of two layouts; {0: row} is the first row alone."""
+    row = obs[0] if isinstance(obs, dict) and 0 in obs else None
+    parts = plain if isinstance(plain, dict) else {"": plain}
+    for key, values in parts.items():
+        got = obs if row is None else row
+        got = got[key] if key else got
+        expected = values if row is None else values[0]
+        space = envs.single_observation_space
+        if expected.ndim - (row is None) == 3:
+            expected = np.moveaxis(expected, -3, -1)
+        if expected.dtype == np.uint8:
+            assert got.dtype == np.float32
+            top = 255 if not key else 20
+            np.testing.assert_allclose(got, expected / top, rtol=1e-6)
+        else:
+            np.testing.assert_array_equal(got, expected)
+        assert space.contains(row if row is not None else sample(obs))
+
+
+def sample(obs: Any) -> Any:
+    return {k: v[0] for k, v in obs.items()} if isinstance(obs, dict) else obs[0]
