@@ -13,7 +13,6 @@ See README.md for the Gymnasium and dm_env interfaces and for all options
 
 from __future__ import annotations
 
-from importlib.metadata import version as _version
 from typing import Any, cast
 
 from .envpool_layer import python_layer
@@ -31,7 +30,7 @@ except ModuleNotFoundError as error:
         "mario_envpool._core is not built for this Python; run 'pip install -e .' in "
         "the repository (it needs a C++20 compiler)"
     ) from None
-from . import states
+from . import _core, states
 from .actions import ACTION_SETS, COMPLEX_MOVEMENT, RIGHT_ONLY, SIMPLE_MOVEMENT
 from .codes import END_REASONS, STATUS
 from .options import checked
@@ -40,7 +39,7 @@ from .rom import RomError
 from .starts import Starts
 from .starts import apply as apply_starts
 
-__version__ = _version("mario-envpool")
+__version__: str = _core.version
 
 # registration.py registers these names with EnvPool. The casts are needed because
 # py_env annotates the classes that it returns, not those that it takes.

@@ -171,7 +171,9 @@ class SuperMarioBrosEnv(Hooks, _Env):
         self._check_mode(given["render_mode"])
         api = chosen_api(given["api"], given["render_mode"])
         self._gymnasium = api == "gymnasium"
-        library: Any = (None if self._gymnasium else old_gym()) or gymnasium
+        # A subclass may be an Env of Gymnasium by its own choice.
+        chosen = self._gymnasium or isinstance(self, gymnasium.Env)
+        library: Any = (None if chosen else old_gym()) or gymnasium
         join(self, library.Env)
         if library is not gymnasium:
             generator: Any = np.random.RandomState()  # as nes-py's
