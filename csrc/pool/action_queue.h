@@ -14,6 +14,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,14 +29,16 @@ class ActionQueue {
   ActionQueue(int capacity, int num_consumers, int spins)
       : ring_(std::bit_ceil(static_cast<size_t>(capacity))),
         mask_(ring_.size() - 1),
-        share_(2 * static_cast<uint64_t>(num_consumers)),
+        consumers_(static_cast<size_t>(num_consumers)),
+        share_(2 * consumers_),
         spins_(spins) {}
 
   ActionQueue(const ActionQueue&) = delete;
   ActionQueue& operator=(const ActionQueue&) = delete;
 
-  /// Publishes all ids at once. Callers take turns (the pool's lock).
-  void Push(std::span<const int32_t> ids) {
+  /// Publishes all ids at once. Callers take turns (the pool's lock). With
+  /// `caller_pops` one consumer less is woken: the caller runs Poll next.
+  void Push(std::span<const int32_t> ids, bool caller_pops = false) {
     const uint64_t tail = tail_.load(std::memory_order_relaxed);
     assert(tail + ids.size() - head_.load(std::memory_order_acquire) <=
            ring_.size());
@@ -44,8 +47,22 @@ class ActionQueue {
     }
     tail_.store(tail + ids.size(), std::memory_order_seq_cst);
     const int sleepers = sleepers_.load(std::memory_order_seq_cst);
-    if (sleepers > 0) Wake(std::min(ids.size(), static_cast<size_t>(sleepers)));
+    const size_t wanted =
+        std::min(ids.size(), consumers_) - (caller_pops ? 1 : 0);
+    if (sleepers > 0 && wanted > 0) {
+      Wake(std::min(wanted, static_cast<size_t>(sleepers)));
+    }
   }
+
+  /// Claims one id without waiting; nothing if none is queued.
+  std::optional<int32_t> Poll() {
+    int32_t id;
+    if (closed() || TryPop({&id, 1}) == 0) return std::nullopt;
+    return id;
+  }
+
+  /// Wakes every consumer that sleeps.
+  void WakeAll() { Wake(consumers_); }
 
   /// Waits for work and claims some. Returns the number of ids written to
   /// `out`, or 0 once the queue is closed. The fewer ids are left, the fewer a
@@ -118,6 +135,7 @@ class ActionQueue {
 
   std::vector<std::atomic<int32_t>> ring_;
   const uint64_t mask_;
+  const size_t consumers_;
   const uint64_t share_;
   const int spins_;
   alignas(64) std::atomic<uint64_t> tail_{0};  // written by the producer

@@ -115,13 +115,23 @@ class AsyncPool {
   AsyncPool(const AsyncPool&) = delete;
   AsyncPool& operator=(const AsyncPool&) = delete;
 
+  /// Who runs a request: the workers, or also the thread that makes it, which
+  /// must call Help next.
+  enum class Runner : uint8_t { kWorkers, kCallerToo };
+
   /// Steps each env by its action. Everything is checked first: after an
   /// exception nothing has been sent.
-  void Send(std::span<const int32_t> ids, std::span<const int32_t> actions);
+  void Send(std::span<const int32_t> ids, std::span<const int32_t> actions,
+            Runner runner = Runner::kWorkers);
   /// Starts new episodes, also in the middle of an episode. `seeds` has a seed
   /// for each env, or nothing where the generator stays as it is; empty: all
   /// stay. After an exception nothing has been seeded or sent.
-  void Reset(std::span<const int32_t> ids, std::span<const Seed> seeds);
+  void Reset(std::span<const int32_t> ids, std::span<const Seed> seeds,
+             Runner runner = Runner::kWorkers);
+  /// Runs queued requests in the caller's thread until none is left: in a sync
+  /// pool that would only wait. It takes the place of one worker, which stays
+  /// asleep, so that a batch of one env needs no other thread.
+  void Help() noexcept;
   /// Returns the next batch, or nothing if `timeout` passes first. Throws
   /// std::logic_error if fewer rows are outstanding than a batch needs,
   /// EnvError if an environment has thrown, std::runtime_error once the pool is
@@ -142,7 +152,7 @@ class AsyncPool {
   /// Restores all blobs, or none if it throws. It is answered like a reset, by
   /// rows with reward 0 and the saved observation, elapsed_step and done flags.
   void Restore(std::span<const int32_t> ids, std::vector<std::byte> blobs,
-               RngMode rng);
+               RngMode rng, Runner runner = Runner::kWorkers);
   /// How many stages the options name: the first weights of SetStarts.
   int num_stages() const { return task_->NumStages(); }
   /// From its next reset on, every env draws the start of its episode with its
@@ -230,6 +240,11 @@ class AsyncPool {
   static constexpr std::chrono::microseconds kRenderPause{20};
 
   int ChooseThreads() const;
+  /// Whether callers help: async batches fill while they do other work, and
+  /// pinned workers keep to their CPUs.
+  bool CallersHelp() const {
+    return config_.is_sync() && config_.thread_affinity_offset < 0;
+  }
   void BeginClose() noexcept;
 
   // Called by callers, all with api_mutex_ held.
@@ -240,7 +255,7 @@ class AsyncPool {
   void RequireOutstanding() const;
   int OpenBatch(std::span<const int32_t> ids);
   void Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
-               std::span<const int32_t> actions) noexcept;
+               std::span<const int32_t> actions, Runner runner) noexcept;
   void SnapshotOne(const Entry& entry, std::byte* out) const;
   SnapshotHeader CheckBlob(std::span<const std::byte> blobs, size_t i,
                            const char* call) const;
@@ -286,6 +301,10 @@ class AsyncPool {
   std::list<BatchInHand> cancelled_;  // by their numbers
   bool failure_reported_ = false;
   std::unique_ptr<Scratch> caller_scratch_;
+
+  std::mutex help_mutex_;  // one caller at a time helps
+  std::unique_ptr<Scratch> help_scratch_;
+  std::vector<std::byte*> help_fields_;
 
   std::mutex starts_mutex_;
   std::shared_ptr<const StartSet> starts_;  // guarded by starts_mutex_

@@ -115,7 +115,7 @@ int AsyncPool::ChooseThreads() const {
 }
 
 void AsyncPool::Send(std::span<const int32_t> ids,
-                     std::span<const int32_t> actions) {
+                     std::span<const int32_t> actions, Runner runner) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -136,11 +136,11 @@ void AsyncPool::Send(std::span<const int32_t> ids,
                                 ") is out of range; actions are 0 to " +
                                 std::to_string(num_actions_ - 1));
   }
-  Enqueue(OpenBatch(ids), ids, Kind::kStep, actions);
+  Enqueue(OpenBatch(ids), ids, Kind::kStep, actions, runner);
 }
 
-void AsyncPool::Reset(std::span<const int32_t> ids,
-                      std::span<const Seed> seeds) {
+void AsyncPool::Reset(std::span<const int32_t> ids, std::span<const Seed> seeds,
+                      Runner runner) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -163,7 +163,7 @@ void AsyncPool::Reset(std::span<const int32_t> ids,
   for (size_t i = 0; i < seeds.size(); ++i) {
     if (seeds[i]) entries_[static_cast<size_t>(ids[i])].env->Seed(*seeds[i]);
   }
-  Enqueue(slot, ids, Kind::kReset, {});
+  Enqueue(slot, ids, Kind::kReset, {}, runner);
 }
 
 std::optional<Batch> AsyncPool::Recv(std::chrono::milliseconds timeout) {
@@ -243,7 +243,8 @@ void AsyncPool::SnapshotOne(const Entry& entry, std::byte* out) const {
 }
 
 void AsyncPool::Restore(std::span<const int32_t> ids,
-                        std::vector<std::byte> blobs, RngMode rng) {
+                        std::vector<std::byte> blobs, RngMode rng,
+                        Runner runner) {
   RequireThisProcess();
   const std::lock_guard lock(api_mutex_);
   RequireOpen();
@@ -274,7 +275,7 @@ void AsyncPool::Restore(std::span<const int32_t> ids,
     entry.truncated = headers[i].truncated != 0;
     entry.was_reset = true;
   }
-  Enqueue(slot, ids, Kind::kRestore, {});
+  Enqueue(slot, ids, Kind::kRestore, {}, runner);
 }
 
 /// Reads the header of blob i of `blobs`. Throws std::invalid_argument, with a
@@ -532,7 +533,8 @@ int AsyncPool::OpenBatch(std::span<const int32_t> ids) {
 }
 
 void AsyncPool::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
-                        std::span<const int32_t> actions) noexcept {
+                        std::span<const int32_t> actions,
+                        Runner runner) noexcept {
   for (size_t i = 0; i < ids.size(); ++i) {
     Entry& entry = entries_[static_cast<size_t>(ids[i])];
     entry.kind = kind;
@@ -541,7 +543,22 @@ void AsyncPool::Enqueue(int slot, std::span<const int32_t> ids, Kind kind,
     entry.phase.store(Phase::kQueued, std::memory_order_relaxed);
   }
   outstanding_rows_ += static_cast<int>(ids.size());
-  queue_.Push(ids);
+  queue_.Push(ids, runner == Runner::kCallerToo && CallersHelp());
+}
+
+void AsyncPool::Help() noexcept {
+  if (!InOwnProcess() || !CallersHelp()) return;
+  const std::unique_lock lock(help_mutex_, std::try_to_lock);
+  if (!lock) return queue_.WakeAll();
+  try {
+    if (!help_scratch_) help_scratch_ = task_->MakeScratch();
+    help_fields_.resize(layout().fields().size());
+  } catch (...) {  // no memory
+    return queue_.WakeAll();
+  }
+  while (const std::optional<int32_t> id = queue_.Poll()) {
+    Serve(*id, *help_scratch_, help_fields_);
+  }
 }
 
 Scratch& AsyncPool::CallerScratch() {

@@ -61,7 +61,10 @@ class PyPool {
 
   py::object spec() const { return spec_; }
 
-  void Send(const py::sequence& arrays) {
+  using Runner = pool::AsyncPool::Runner;
+
+  void Send(const py::sequence& arrays) { SendTo(Runner::kWorkers, arrays); }
+  void SendTo(Runner runner, const py::sequence& arrays) {
     if (arrays.size() != 3) {
       throw std::invalid_argument(
           "send: give the 3 arrays env_id, players.env_id and action, got " +
@@ -76,10 +79,14 @@ class PyPool {
           "send: players.env_id must equal env_id, as every env has one "
           "player");
     }
-    WithoutGil([&] { pool_->Send(ids, actions); });
+    WithoutGil([&] { pool_->Send(ids, actions, runner); });
   }
 
   void Reset(py::handle env_ids, const std::optional<py::sequence>& seeds) {
+    ResetBy(Runner::kWorkers, env_ids, seeds);
+  }
+  void ResetBy(Runner runner, py::handle env_ids,
+               const std::optional<py::sequence>& seeds) {
     const std::vector<int32_t> ids = ReadIds(env_ids, "reset");
     std::vector<std::optional<uint64_t>> values;
     if (seeds) {
@@ -89,7 +96,7 @@ class PyPool {
         if (!seed.is_none()) values.back() = ReadSeed(seed, "reset");
       }
     }
-    WithoutGil([&] { pool_->Reset(ids, values); });
+    WithoutGil([&] { pool_->Reset(ids, values, runner); });
   }
 
   py::list Recv() {
@@ -113,17 +120,17 @@ class PyPool {
   // A request and its rows in one call. Between the two no exception of a
   // signal handler can come, which would leave rows that no caller expects.
   py::list SendAndRecv(const py::sequence& arrays) {
-    Send(arrays);
+    SendTo(Runner::kCallerToo, arrays);
     return Answer();
   }
   py::list ResetAndRecv(py::handle env_ids,
                         const std::optional<py::sequence>& seeds) {
-    Reset(env_ids, seeds);
+    ResetBy(Runner::kCallerToo, env_ids, seeds);
     return Answer();
   }
   py::list RestoreAndRecv(py::handle env_ids, py::handle blobs,
                           const std::string& rng) {
-    Restore(env_ids, blobs, rng);
+    RestoreBy(Runner::kCallerToo, env_ids, blobs, rng);
     return Answer();
   }
 
@@ -190,6 +197,10 @@ class PyPool {
   }
 
   void Restore(py::handle env_ids, py::handle blobs, const std::string& rng) {
+    RestoreBy(Runner::kWorkers, env_ids, blobs, rng);
+  }
+  void RestoreBy(Runner runner, py::handle env_ids, py::handle blobs,
+                 const std::string& rng) {
     const std::vector<int32_t> ids = ReadIds(env_ids, "restore");
     Blobs saved = ReadBlobs(blobs, "restore: blobs");
     if (saved.count != ids.size()) {
@@ -203,7 +214,8 @@ class PyPool {
     }
     const pool::RngMode mode =
         rng == "saved" ? pool::RngMode::kSaved : pool::RngMode::kKeep;
-    WithoutGil([&] { pool_->Restore(ids, std::move(saved.bytes), mode); });
+    WithoutGil(
+        [&] { pool_->Restore(ids, std::move(saved.bytes), mode, runner); });
   }
 
   void SetStarts(py::handle weights, py::handle snapshots) {
@@ -316,7 +328,10 @@ class PyPool {
     std::optional<py::error_already_set> interrupt;
     for (;;) {
       std::optional<pool::Batch> batch;
-      WithoutGil([&] { batch = pool_->Recv(kSignalPeriod); });
+      WithoutGil([&] {
+        pool_->Help();
+        batch = pool_->Recv(kSignalPeriod);
+      });
       if (batch && !interrupt) return Arrays(*batch);
       if (batch) throw py::error_already_set(*interrupt);
       if (PyErr_CheckSignals() == 0) continue;
