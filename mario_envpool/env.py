@@ -394,7 +394,7 @@ def single_info(info: dict[str, Any]) -> dict[str, Any]:
     Users subtract these numbers, and a narrow NumPy integer would overflow.
     """
     return {
-        key: value[0].item() if value.ndim == 1 else value[0].copy()
+        key: value.item() if value.ndim == 1 else value[0].copy()
         for key, value in info.items()
         if key not in ("env_id", "players")
     }

@@ -146,7 +146,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             self._ids[mask], seeds, self.np_random.integers
         )
         obs = self._layout(obs)
-        self._collect_screens(mask, of=mask)
+        if self.render_mode == "rgb_array_list":
+            self._collect_screens(mask, self._ids[mask])
         return self._of_all(before, obs, infos)
 
     def step(self, actions: Actions) -> StepResult:
@@ -170,10 +171,12 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
                     "call reset(options={'reset_mask': ...}) first"
                 )
         self._last_obs = None
-        ended = self._pool._ended.copy()
+        collects = self.render_mode == "rgb_array_list"
+        begun = self._pool._ended if collects else None
         obs, rewards, terminated, truncated, infos = self._pool.step(actions)
         self._last_obs = obs = self._layout(obs)
-        self._collect_screens(ended)
+        if begun is not None:
+            self._collect_screens(begun, self._ids)
         return (
             obs,
             rewards.astype(np.float64),
@@ -289,11 +292,8 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
             return None
         return tuple(self._open_pool()._render(self._ids, 0, 0, -1))
 
-    def _collect_screens(self, begun: Flags, of: Flags | None = None) -> None:
+    def _collect_screens(self, begun: Flags, ids: npt.NDArray[np.int32]) -> None:
         """Keeps the screens of a call; a new episode drops the earlier ones."""
-        if self.render_mode != "rgb_array_list":
-            return
-        ids = self._ids if of is None else self._ids[of]
         for i, screen in zip(ids, self._pool._render(ids, 0, 0, -1), strict=True):
             if begun[i]:
                 self._screens[i] = []
@@ -420,8 +420,9 @@ def set_rows(
 def vector_infos(infos: Infos) -> Infos:
     """Adds Gymnasium's masks: ``_key`` marks the rows of ``key`` that are filled."""
     result: Infos = {}
-    for key, value in infos.items():
+    masks = np.ones((len(infos), len(infos["env_id"])), np.bool_)
+    for (key, value), mask in zip(infos.items(), masks, strict=True):
         if key not in ("env_id", "players"):
             result[key] = value
-            result[f"_{key}"] = np.ones(len(value), np.bool_)
+            result[f"_{key}"] = mask
     return result
