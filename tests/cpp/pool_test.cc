@@ -370,6 +370,74 @@ TEST(AsyncPoolTest, CloseWakesAReaderAndDropsTheWork) {
                std::runtime_error);
 }
 
+constexpr auto kCallerToo = pool::AsyncPool::Runner::kCallerToo;
+
+uint64_t TasksOfWorkers(pool::AsyncPool& pool) {
+  uint64_t tasks = 0;
+  for (const pool::WorkerStatus& worker : pool.Status().workers) {
+    tasks += worker.tasks;
+  }
+  return tasks;
+}
+
+TEST(AsyncPoolTest, ACallerRunsOneEnvWithoutAWorker) {
+  const auto pool = MakePool({.num_envs = 1}, {.episode_steps = 1000});
+  pool->Reset(Range(1), {}, kCallerToo);
+  pool->Help();
+  MustRecv(*pool);
+  // The worker may look for work for a moment before it sleeps.
+  for (int step = 1; step < 100'000; ++step) {
+    const uint64_t before = TasksOfWorkers(*pool);
+    pool->Send(Range(1), std::vector<int32_t>{1}, kCallerToo);
+    pool->Help();
+    const pool::Batch batch = MustRecv(*pool);
+    if (TasksOfWorkers(*pool) == before) return;
+    EXPECT_EQ(Column<int32_t>(batch, pool::kEnvId), Range(1));
+  }
+  FAIL() << "a worker ran every step";
+}
+
+TEST(AsyncPoolTest, CallersThatHelpLoseNoRow) {
+  constexpr int kEnvs = 12, kSteps = 400;
+  const auto pool = MakePool({.num_envs = kEnvs, .num_threads = 3},
+                             {.episode_steps = 7, .max_sleep_us = 20});
+  pool->Reset(Range(kEnvs), {});
+  MustRecv(*pool);
+  // Batches come in the order of requests, so the callers share them.
+  std::atomic<int> rows{0};
+  const auto play = [&](int first) {
+    std::vector<int32_t> ids;
+    for (int id = first; id < kEnvs; id += 2) ids.push_back(id);
+    for (int step = 0; step < kSteps; ++step) {
+      const bool helps = step % 3 != 0;
+      for (;;) {
+        try {
+          pool->Send(ids, std::vector<int32_t>(ids.size()),
+                     helps ? kCallerToo : pool::AsyncPool::Runner::kWorkers);
+          break;
+        } catch (const std::logic_error&) {  // the other caller has the row
+          std::this_thread::yield();
+        }
+      }
+      if (helps) pool->Help();
+      rows += MustRecv(*pool).rows();
+    }
+  };
+  std::thread other(play, 1);
+  play(0);
+  other.join();
+  EXPECT_EQ(rows.load(), kSteps * kEnvs);
+}
+
+TEST(AsyncPoolTest, AnEnvThatThrowsInTheCallerClosesThePool) {
+  const auto pool =
+      MakePool({.num_envs = 1}, {.throw_env = 0, .throw_step = 0});
+  pool->Reset(Range(1), {}, kCallerToo);
+  pool->Help();
+  EXPECT_THROW(MustRecv(*pool), pool::EnvError);
+  pool->Help();
+}
+
 TEST(AsyncPoolTest, TwoReadersShareTheBatches) {
   constexpr int kEnvs = 8, kBatch = 2, kEach = 200;
   const auto pool =
