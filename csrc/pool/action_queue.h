@@ -56,7 +56,7 @@ class ActionQueue {
 
   /// Claims one id without waiting; nothing if none is queued.
   std::optional<int32_t> Poll() {
-    int32_t id;
+    int32_t id = 0;
     if (closed() || TryPop({&id, 1}) == 0) return std::nullopt;
     return id;
   }
