@@ -261,7 +261,8 @@ def known_flags() -> set[str]:
         watch,
     )
 
-    text = (ROOT / "mario_envpool/__main__.py").read_text()
+    mains_of_package = (ROOT / "mario_envpool").rglob("__main__.py")
+    text = "".join(path.read_text() for path in mains_of_package)
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
     mains = (baselines, campaign, evaluate, plan, population, release, report, run)
     others = (publish, search, video, watch)

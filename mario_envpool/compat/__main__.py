@@ -1,9 +1,11 @@
 """Runs an unmodified program for gym-super-mario-bros on this package.
 
-    python -m mario_envpool.compat PROGRAM [ARGS]
+    python -m mario_envpool.compat [--gymnasium] PROGRAM [ARGS]
 
 ``import gym_super_mario_bros`` and ``import nes_py`` find ``mario_envpool.compat`` in
-the program and in the processes that it starts with ``multiprocessing``.
+the program and in the processes that it starts with ``multiprocessing``. Environments
+are those of old Gym where it is installed; ``--gymnasium``: of Gymnasium, for programs
+that use its wrappers.
 """
 
 from __future__ import annotations
@@ -18,6 +20,9 @@ from . import install
 def main() -> None:
     """Runs the program as ``python PROGRAM [ARGS]`` would."""
     arguments = sys.argv[1:]
+    library = "gym"
+    if arguments[:1] == ["--gymnasium"]:
+        library = arguments.pop(0).removeprefix("--")
     if not arguments or arguments[0] in ("-h", "--help"):
         print(__doc__, file=sys.stderr if not arguments else sys.stdout)
         raise SystemExit(0 if arguments else 2)
@@ -30,7 +35,7 @@ def main() -> None:
     sys.argv = arguments
     # `python -m` put the current folder first, `python PROGRAM` its folder.
     sys.path[0] = str(program.resolve().parent)
-    install()
+    install(library)
     runpy.run_path(str(program), run_name="__main__")
 
 

@@ -175,7 +175,8 @@ class SuperMarioBrosEnv(Hooks, _Env):
         chosen = self._gymnasium or isinstance(self, gymnasium.Env)
         library: Any = (None if chosen else old_gym()) or gymnasium
         join(self, library.Env)
-        if library is not gymnasium:
+        self._of_old_gym = library is not gymnasium
+        if self._of_old_gym:
             generator: Any = np.random.RandomState()  # as nes-py's
             self.np_random = generator
         if given["render_mode"] is not None:  # a subclass may have set its own
@@ -293,7 +294,7 @@ class SuperMarioBrosEnv(Hooks, _Env):
 
     def _info(self, numbers: dict[str, Any], reward: float) -> dict[str, Any]:
         if self._arguments["reward"] == "classic":
-            return classic_info(numbers)
+            return classic_info(numbers, self._of_old_gym)
         facts = RamView()
         facts.ram = self._native.info_ram()
         target = self._target_world, self._target_stage

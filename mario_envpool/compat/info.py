@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ..codes import STATUS
 from .ram import RamView
 from .tasks import task_id_of, world_label
 
+# Those that gym-super-mario-bros reads from RAM as numbers of NumPy.
+_OF_NUMPY = ("life", "stage", "world", "x_pos", "y_pos")
 _KEYS = "coins flag_get life score stage status time world x_pos y_pos".split()
 # Fields of 9.x that are properties of RamView under the same name.
 _FACTS = (
@@ -37,9 +41,14 @@ def as_float64(value: float) -> float:
     return round(value, _DECIMALS)
 
 
-def classic_info(numbers: dict[str, Any]) -> dict[str, Any]:
-    """Returns the ten keys of 7.4.0 from the native numbers."""
+def classic_info(numbers: dict[str, Any], of_numpy: bool = False) -> dict[str, Any]:
+    """Returns the ten keys of 7.4.0 from the native numbers.
+
+    With ``of_numpy`` some numbers are int64 of NumPy, as programs in old Gym find them.
+    """
     info = {key: numbers[key] for key in _KEYS}
+    if of_numpy:
+        info |= {key: np.int64(info[key]) for key in _OF_NUMPY}
     info["status"] = STATUS[info["status"]]
     return info
 

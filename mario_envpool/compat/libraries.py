@@ -4,13 +4,16 @@ Environments with 4-tuples are those of old Gym where it is installed: wrappers 
 Gym, shimmy and Stable-Baselines3 look for its classes and its spaces. The library is
 known when an object is made, so an object gets its base class then: the classes of
 this package derive from ``Joining``, and ``join`` gives the object the class with the
-base of the library. Old Gym is imported only for an object with 4-tuples.
+base of the library. Old Gym is imported only for an object with 4-tuples, and not at
+all with ``MARIO_COMPAT_LIBRARY=gymnasium``: wrappers of Gymnasium around 4-tuples need
+that.
 """
 
 from __future__ import annotations
 
 import functools
 import importlib
+import os
 import sys
 import types
 import warnings
@@ -23,8 +26,24 @@ _KEPT = ("__module__", "__qualname__", "__doc__")
 _JOINED = "_joined"
 
 
-@functools.cache
+#: Variable with the library of 4-tuples, "gym" or "gymnasium".
+LIBRARY = "MARIO_COMPAT_LIBRARY"
+
+
 def old_gym() -> types.ModuleType | None:
+    """Imports old Gym; None: 4-tuples are Gymnasium's, as it is missing or unwanted.
+
+    Raises:
+        ValueError: ``MARIO_COMPAT_LIBRARY`` has another value.
+    """
+    library = os.environ.get(LIBRARY, "gym")
+    if library not in ("gym", "gymnasium"):
+        raise ValueError(f"{LIBRARY}={library!r} is not 'gym' or 'gymnasium'")
+    return _import_gym() if library == "gym" else None
+
+
+@functools.cache
+def _import_gym() -> types.ModuleType | None:
     """Imports old Gym; None: it is not installed, or does not work here."""
     try:
         module = importlib.import_module("gym")
@@ -34,7 +53,7 @@ def old_gym() -> types.ModuleType | None:
         warnings.warn(
             f"gym is installed, but cannot be imported ({error}); environments with "
             "4-tuples are gymnasium.Env instead of gym.Env",
-            stacklevel=3,
+            stacklevel=4,
         )
         return None
     # Another folder of this name is a module, too.

@@ -62,6 +62,8 @@ def test_seven_has_observations_and_4_tuples() -> None:
         "x_pos": 40,
         "y_pos": 79,
     }
+    assert {type(value) for value in info.values()} == {int, np.int64, bool, str}
+    info = make("SuperMarioBros-v0", api="gymnasium").reset()[1]
     assert {type(value) for value in info.values()} == {int, bool, str}
 
 

@@ -531,3 +531,42 @@ def test_old_wrappers_of_programs() -> None:
     obs, _, done, info = env.step(1)
     assert env.observation_space.contains(obs)
     assert (done, info["x_pos"], env.ram.shape) == (False, 40, (2048,))
+
+
+def test_wrappers_of_gymnasium_around_4_tuples() -> None:
+    program = f"""
+import sys
+from mario_envpool.compat import install, make
+install(library="gymnasium")
+import gymnasium
+from gym_super_mario_bros import make
+env = gymnasium.wrappers.TimeLimit(make({STAGE!r}), 100)
+print(env.unwrapped.reset().shape, type(env.observation_space).__module__)
+try:
+    install(library="dm")
+except ValueError as error:
+    print(error)
+"""
+    shape, error = run(program).splitlines()
+    assert shape == "(240, 256, 3) gymnasium.spaces.box"
+    assert error == "library='dm' is not 'gym' or 'gymnasium'"
+
+
+def test_the_window_of_nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    from mario_envpool.compat.stand_ins.nes_py._image_viewer import ImageViewer
+
+    viewer = ImageViewer(
+        "game", 240, 256, monitor_keyboard=True, relevant_keys={ord("d")}
+    )
+    viewer.show(make(STAGE).reset())
+    assert viewer.is_open
+    for key in (pygame.K_d, pygame.K_x, pygame.K_ESCAPE):
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
+    viewer.show(make(STAGE).reset())
+    assert viewer.pressed_keys == (ord("d"),)
+    assert viewer.is_escape_pressed
+    viewer.close()
+    viewer.close()
+    assert not viewer.is_open

@@ -8,23 +8,35 @@ under their own names once the folder is in ``sys.path``, in processes that
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from pathlib import Path
 
 from ...rom import STAND_INS
+from ..libraries import LIBRARY
 
 _PACKAGES = ("gym_super_mario_bros", "nes_py")
 
 
-def install() -> None:
+def install(library: str = "gym") -> None:
     """Lets ``import gym_super_mario_bros`` and ``import nes_py`` find this package.
 
     Call it before the first import of either. ``python -m mario_envpool.compat
     PROGRAM`` does this for an unmodified program.
 
+    Args:
+        library: "gym": environments with 4-tuples are those of old Gym where it is
+            installed. "gymnasium": they are always Gymnasium's, for programs that
+            use its wrappers around 4-tuples. The choice holds for this process and
+            those that it starts (``MARIO_COMPAT_LIBRARY``).
+
     Raises:
         ImportError: one of the two packages is imported already.
+        ValueError: there is no such library.
     """
+    if library not in ("gym", "gymnasium"):
+        raise ValueError(f"library={library!r} is not 'gym' or 'gymnasium'")
+    os.environ[LIBRARY] = library
     for name in _PACKAGES:
         file = getattr(sys.modules.get(name), "__file__", None)
         if name in sys.modules and STAND_INS not in Path(file or "").parents:
