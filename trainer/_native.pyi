@@ -58,6 +58,17 @@ def tiles_backward(
     gradients: Sequence[int],
     /,
 ) -> None: ...
+def decide(
+    shape: Sequence[int],
+    weights: Sequence[int],
+    rows: int,
+    features: int,
+    levels: int,
+    noise: int,
+    version: int,
+    records: int,
+    /,
+) -> None: ...
 def ppo_head_loss(
     shape: Sequence[int],
     weights: Sequence[int],

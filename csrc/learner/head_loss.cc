@@ -30,6 +30,26 @@ void AddScaled(float factor, const float* x, int size, float* y) {
   for (int i = 0; i < size; ++i) y[i] += factor * x[i];
 }
 
+// Writes the logits of a row.
+void Logits(const HeadShape& shape, const HeadWeights& weights,
+            const float* features, float* logits) {
+  for (int a = 0; a < shape.actions; ++a) {
+    const int64_t row = static_cast<int64_t>(a) * shape.features;
+    logits[a] = Dot(weights.policy + row, features, shape.features) +
+                weights.policy_bias[a];
+  }
+}
+
+// Returns the value of a row at the output of its level.
+float Value(const HeadShape& shape, const HeadWeights& weights, int64_t level,
+            const float* features) {
+  const float value =
+      Dot(weights.value + level * shape.features, features, shape.features) +
+      weights.value_bias[level];
+  if (weights.mean == nullptr) return value;
+  return value * weights.deviation[level] + weights.mean[level];
+}
+
 // Turns logits into log-probabilities.
 void LogSoftmax(float* logits, int size) {
   const float largest = *std::max_element(logits, logits + size);
@@ -86,17 +106,12 @@ void AddRow(const HeadShape& shape, const HeadWeights& weights,
   const int size = shape.features;
   float* log_probs = scratch;
   float* d_logits = scratch + shape.actions;
-  for (int a = 0; a < shape.actions; ++a) {
-    log_probs[a] =
-        Dot(weights.policy + static_cast<int64_t>(a) * size, features, size) +
-        weights.policy_bias[a];
-  }
+  Logits(shape, weights, features, log_probs);
   LogSoftmax(log_probs, shape.actions);
   const int64_t level = target.level;
   const float* value_weights = weights.value + level * size;
   const float deviation = weights.deviation ? weights.deviation[level] : 1.0f;
-  float value = Dot(value_weights, features, size) + weights.value_bias[level];
-  if (weights.mean) value = value * deviation + weights.mean[level];
+  const float value = Value(shape, weights, level, features);
 
   float entropy = 0;
   for (int a = 0; a < shape.actions; ++a) {
@@ -146,7 +161,45 @@ void AddRow(const HeadShape& shape, const HeadWeights& weights,
   gradients.value_bias[level] += d_value;
 }
 
+// Returns the action with the greatest probability / noise.
+int64_t Choose(const float* logits, const float* noise, int size) {
+  const float largest = *std::max_element(logits, logits + size);
+  int64_t best = 0;
+  float greatest = -1;
+  for (int a = 0; a < size; ++a) {
+    const float score = std::exp(logits[a] - largest) / noise[a];
+    if (score > greatest) {
+      greatest = score;
+      best = a;
+    }
+  }
+  return best;
+}
+
 }  // namespace
+
+void Decide(const HeadShape& shape, const HeadWeights& weights, int64_t count,
+            const float* features, const int64_t* levels, const float* noise,
+            int64_t version, std::byte* records) {
+  const int64_t bytes = DecisionBytes(shape.actions);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t level = std::min<int64_t>(levels[i], shape.levels - 1);
+    if (level < 0) {
+      throw std::out_of_range("a row has level " + std::to_string(level));
+    }
+    const float* row = features + i * shape.features;
+    auto* words = reinterpret_cast<int64_t*>(records + i * bytes);
+    auto* value = reinterpret_cast<float*>(words + 2);
+    float* logits = value + 1;
+    Logits(shape, weights, row, logits);
+    *value = Value(shape, weights, level, row);
+    if (shape.actions % 2 == 0) logits[shape.actions] = *value;
+    words[0] = noise == nullptr
+                   ? 0
+                   : Choose(logits, noise + i * shape.actions, shape.actions);
+    words[1] = version;
+  }
+}
 
 LossTerms HeadLoss(const HeadShape& shape, const HeadWeights& weights,
                    const LossOptions& options, const Targets& targets,

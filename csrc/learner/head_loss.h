@@ -1,5 +1,5 @@
-// The two heads of an actor-critic with PPO's loss, and their gradients, on
-// rows of features.
+// The two heads of an actor-critic on rows of features: decisions, and PPO's
+// loss with its gradients.
 //
 // trainer/models/heads.py and trainer/learn/losses.py have the same computation
 // in PyTorch: logits = policy f + bias; value = mean + deviation (value f +
@@ -10,6 +10,7 @@
 // library's exp and log.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 namespace learner {
@@ -28,6 +29,28 @@ struct HeadWeights {
   const float* mean;       ///< (levels,) of PopArt; null: 0
   const float* deviation;  ///< (levels,); null: 1
 };
+
+/// Decides on rows: evaluates the heads and samples actions.
+///
+/// The action of a row is the one with the greatest p / noise, where p is its
+/// probability; with Exp(1)-distributed noise that is a sample of p. Without
+/// noise the action is 0.
+///
+/// @param levels (count,); levels beyond the last output use that output.
+/// @param noise (count, actions), or null.
+/// @param records (count, DecisionBytes(actions)): for each row, the action
+///     and the version as int64, the value and the logits as float32, and the
+///     value again if that makes whole words.
+/// @throws std::out_of_range a level is negative.
+void Decide(const HeadShape& shape, const HeadWeights& weights, int64_t count,
+            const float* features, const int64_t* levels, const float* noise,
+            int64_t version, std::byte* records);
+
+/// The bytes of a decision's record: whole words of 8.
+constexpr int64_t DecisionBytes(int actions) {
+  const int64_t bytes = 2 * 8 + 4 + 4 * int64_t{actions};
+  return bytes + bytes % 8;
+}
 
 struct HeadGradients {
   float* policy;

@@ -102,6 +102,11 @@ encoders::TilesGradients TilesGradientsOf(const std::array<uintptr_t, 7>& p) {
           {At<float>(p[3]), At<float>(p[4]), At<float>(p[5]), At<float>(p[6])}};
 }
 
+learner::HeadWeights HeadWeightsOf(const std::array<uintptr_t, 6>& p) {
+  return {At<float>(p[0]), At<float>(p[1]), At<float>(p[2]),
+          At<float>(p[3]), At<float>(p[4]), At<float>(p[5])};
+}
+
 }  // namespace
 
 PYBIND11_MODULE(_native, module) {
@@ -187,6 +192,16 @@ PYBIND11_MODULE(_native, module) {
               TilesGradientsOf(gradients));
         });
       });
+  module.def("decide", [](const std::array<int, 3>& shape,
+                          const std::array<uintptr_t, 6>& weights, int64_t rows,
+                          uintptr_t features, uintptr_t levels, uintptr_t noise,
+                          int64_t version, uintptr_t records) {
+    WithoutGil([&] {
+      learner::Decide({shape[0], shape[1], shape[2]}, HeadWeightsOf(weights),
+                      rows, At<float>(features), At<int64_t>(levels),
+                      At<float>(noise), version, At<std::byte>(records));
+    });
+  });
   module.def(
       "ppo_head_loss",
       [](const std::array<int, 3>& shape,
@@ -198,10 +213,7 @@ PYBIND11_MODULE(_native, module) {
         learner::LossTerms terms;
         WithoutGil([&] {
           terms = learner::HeadLoss(
-              {shape[0], shape[1], shape[2]},
-              {At<float>(weights[0]), At<float>(weights[1]),
-               At<float>(weights[2]), At<float>(weights[3]),
-               At<float>(weights[4]), At<float>(weights[5])},
+              {shape[0], shape[1], shape[2]}, HeadWeightsOf(weights),
               {std::get<0>(options), std::get<1>(options), std::get<2>(options),
                std::get<3>(options), std::get<4>(options)},
               {At<int64_t>(targets[0]), At<int64_t>(targets[1]),

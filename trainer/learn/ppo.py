@@ -22,7 +22,7 @@ from contextlib import suppress
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from trainer.config.learning import Ppo
 from trainer.config.schema import RunConfig
@@ -31,10 +31,7 @@ from trainer.learn.learner import Learner
 from trainer.learn.losses import Loss, Targets, ppo_loss
 from trainer.learn.targets import log_prob, normalised
 from trainer.machine.monitor import mark
-from trainer.models import ActorCritic, PolicyModel, PolicyOutput
-from trainer.models.heads import PolicyValueHead
-from trainer.models.native import EncoderPass, has_hooks
-from trainer.models.popart import PopArt
+from trainer.models import NativeNetwork, PolicyModel, PolicyOutput
 from trainer.rollout.frames import observations
 from trainer.rollout.store import Batch
 
@@ -187,11 +184,10 @@ class FusedGradient:
 
     _TERMS = tuple(f"loss/{name}" for name in Loss._fields if name != "augmented")
 
-    def __init__(
-        self, learner: Learner, encoder: EncoderPass, head: PolicyValueHead, loss: Ppo
-    ) -> None:
+    def __init__(self, learner: Learner, network: NativeNetwork, loss: Ppo) -> None:
         """Takes a supported network; `of` checks whether a network is supported."""
-        self._learner, self._encoder = learner, encoder
+        self._learner, self._network = learner, network
+        self._encoder = network.encoder
         c, params = learner.config.learner, learner.gradient_step.params
         self._options = (
             loss.clip_range,
@@ -200,16 +196,9 @@ class FusedGradient:
             c.value_loss == "huber",
             c.normalise_advantages,
         )
-        policy, value = _layers(head)
-        self._outputs = policy.out_features, value.out_features
-        self._head_weights = [weight.data_ptr() for weight in _weights(head)]
-        scale = (
-            (head.value.mean, head.value.std) if isinstance(head.value, PopArt) else ()
-        )
-        self._head_weights += [tensor.data_ptr() for tensor in scale] or [0, 0]
         places = {id(param): i for i, param in enumerate(params)}
-        self._of_encoder = [places[id(weight)] for weight in encoder.weights]
-        self._of_head = [places[id(weight)] for weight in _weights(head)]
+        self._of_encoder = [places[id(weight)] for weight in network.encoder.weights]
+        self._of_head = [places[id(weight)] for weight in network.head.weights]
         # Each shard has separate memory.
         self._gradients = [
             [torch.zeros_like(param) for param in params]
@@ -219,7 +208,7 @@ class FusedGradient:
     @classmethod
     def of(cls, learner: Learner) -> FusedGradient | None:
         """The fused gradient of a network's current weights; None if unsupported."""
-        model, c = learner.model, learner.config
+        c = learner.config
         if (
             not isinstance(c.learner.loss, Ppo)
             or learner.device.type != "cpu"
@@ -227,22 +216,15 @@ class FusedGradient:
             or learner.augmentation
             or c.compile
             or c.learner.grad_accum_steps != 1
-            or not isinstance(model, ActorCritic)
-            or not model.native
-            or any(map(has_hooks, model.modules()))
-            or type(model).forward is not ActorCritic.forward
-            or model.memory is not None
-            or type(model.head) is not PolicyValueHead
-            or any(type(layer) is not nn.Linear for layer in _layers(model.head))
         ):
             return None
-        encoder = EncoderPass.of(model.encoder, learner.obs_shape)
-        if encoder is None:
+        network = NativeNetwork.of(learner.model, learner.obs_shape)
+        if network is None:
             return None
-        covered = {id(weight) for weight in (*encoder.weights, *_weights(model.head))}
+        covered = {id(w) for w in (*network.encoder.weights, *network.head.weights)}
         if covered != {id(param) for param in learner.gradient_step.params}:
             return None
-        return cls(learner, encoder, model.head, c.learner.loss)
+        return cls(learner, network, c.learner.loss)
 
     def step(self, fields: Sequence[Tensor], rows: Tensor) -> None:
         """A gradient step on rows (n,) of `PPO.fields_of` (1, N, ...).
@@ -262,8 +244,8 @@ class FusedGradient:
             d_features = torch.empty_like(features)
             gradients = self._gradients[shard]
             terms = _native.ppo_head_loss(
-                (features.shape[1], *self._outputs),
-                self._head_weights,
+                self._network.outputs,
+                self._network.addresses,
                 self._options,
                 addresses,
                 rows.data_ptr(),
@@ -280,13 +262,3 @@ class FusedGradient:
 
         step = learner.gradient_step
         step(step.split(len(rows)), gradient)
-
-
-def _layers(head: PolicyValueHead) -> tuple[nn.Linear, nn.Linear]:
-    value = head.value
-    return head.policy, value.layer if isinstance(value, PopArt) else value
-
-
-def _weights(head: PolicyValueHead) -> list[Tensor]:
-    """Weights and biases, logits first."""
-    return [w for layer in _layers(head) for w in (layer.weight, layer.bias)]

@@ -3,6 +3,7 @@
 from trainer.models.actor_critic import (
     ActorCritic,
     ModelSize,
+    NativeNetwork,
     PolicyModel,
     PolicyOutput,
     build_model,
@@ -13,6 +14,7 @@ from trainer.models.actor_critic import (
 __all__ = [
     "ActorCritic",
     "ModelSize",
+    "NativeNetwork",
     "PolicyModel",
     "PolicyOutput",
     "build_model",

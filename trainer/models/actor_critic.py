@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -18,8 +18,11 @@ from trainer.machine.imports import load
 from trainer.models.encoders import ENCODERS, Shape, build_encoder
 from trainer.models.heads import PolicyValueHead
 from trainer.models.memory import build_memory
-from trainer.models.native import features_of
+from trainer.models.native import EncoderPass, features_of, has_hooks
 from trainer.models.popart import PopArt
+
+with suppress(ImportError):  # not built: no network is native
+    from trainer import _native
 
 
 class PolicyOutput(NamedTuple):
@@ -151,6 +154,73 @@ class ActorCritic(PolicyModel):
         logits, values = self.head(features)
         output = PolicyOutput(logits.unflatten(0, rows), values.unflatten(0, rows))
         return output, state
+
+
+class NativeNetwork(NamedTuple):
+    """A whole network in native code on a CPU: an encoder, and two linear heads.
+
+    Its decisions equal those of `ActorCritic.forward` but for the order of sums.
+    """
+
+    encoder: EncoderPass
+    head: PolicyValueHead
+    outputs: tuple[int, int, int]  # features, logits, values
+    addresses: list[int]  # of the head's weights, and of PopArt's mean and std
+
+    @classmethod
+    def of(cls, model: nn.Module, shape: tuple[int, ...]) -> NativeNetwork | None:
+        """The network for images (C, H, W), in bfloat16; None if it has other parts.
+
+        It stores the addresses of the weights, which must not move in memory.
+        """
+        if (
+            not isinstance(model, ActorCritic)
+            or not model.native
+            or any(map(has_hooks, model.modules()))
+            or type(model).forward is not ActorCritic.forward
+            or model.memory is not None
+            or type(model.head) is not PolicyValueHead
+            or any(type(layer) is not nn.Linear for layer in model.head.layers)
+        ):
+            return None
+        encoder = EncoderPass.of(model.encoder, shape)
+        if encoder is None:
+            return None
+        head, popart = model.head, model.popart
+        policy, value = head.layers
+        scale = [0, 0]
+        if popart is not None:
+            scale = [popart.mean.data_ptr(), popart.std.data_ptr()]
+        addresses = [weight.data_ptr() for weight in head.weights]
+        outputs = policy.in_features, policy.out_features, value.out_features
+        return cls(encoder, head, outputs, addresses + scale)
+
+    def decide(
+        self, images: Tensor, levels: Tensor, noise: Tensor | None, version: int
+    ) -> Tensor:
+        """Decisions on images (n, C, H, W) as records (n, words) int64.
+
+        Args:
+            images: uint8.
+            levels: (n,) int64, selects the output of the critic.
+            noise: (n, A) float32, Exp(1)-distributed; None: values only.
+            version: of the policy, for the records (rollout/store.py).
+        """
+        images = images.contiguous()
+        features = self.encoder.features(images)
+        actions = self.outputs[1]
+        records = torch.empty(len(images), (6 + actions) // 2, dtype=torch.int64)
+        _native.decide(
+            self.outputs,
+            self.addresses,
+            len(images),
+            features.data_ptr(),
+            levels.contiguous().data_ptr(),
+            0 if noise is None else noise.data_ptr(),
+            version,
+            records.data_ptr(),
+        )
+        return records
 
 
 class ModelSize(NamedTuple):

@@ -87,6 +87,17 @@ class PolicyValueHead(nn.Module):
         nn.init.zeros_(value.bias)
         self.value = PopArt(value) if config.popart else value
 
+    @property
+    def layers(self) -> tuple[nn.Linear, nn.Linear]:
+        """The layers of logits and of values, without the scale of PopArt."""
+        value = self.value
+        return self.policy, value.layer if isinstance(value, PopArt) else value
+
+    @property
+    def weights(self) -> list[Tensor]:
+        """Weights and biases of both layers, logits first."""
+        return [w for layer in self.layers for w in (layer.weight, layer.bias)]
+
     def resample_noise(self, generator: torch.Generator | None = None) -> None:
         """Draws new noise for both layers; without noise it does nothing."""
         if not self._noisy:  # asked before every act

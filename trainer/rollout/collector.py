@@ -26,7 +26,7 @@ from torch import Tensor
 
 from trainer.machine.cuda import ACTING, Graphed, HostToDevice, use_here
 from trainer.machine.timings import Timings
-from trainer.models import PolicyModel, PolicyOutput
+from trainer.models import NativeNetwork, PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, IntArray, native, together
 from trainer.rollout.episodes import BoolArray, FloatArray, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
@@ -77,6 +77,8 @@ class Actor:
         self._forward = Graphed(
             self._run, name="acting", device=device, enabled=graphs, priority=ACTING
         )
+        self._native: NativeNetwork | None = None
+        self._native_of = -1  # the version for which it was made
 
     def __call__(
         self,
@@ -90,6 +92,9 @@ class Actor:
         # Drawn here: recorded graphs must not draw.
         noise = torch.empty(len(pixels), self._num_actions, device=self._device)
         noise.exponential_(generator=self._generator)
+        if (network := self._network(pixels)) is not None:
+            records = network.decide(pixels, levels, noise, self._version)
+            return self._decided(records, state)
         return ActorOutput(*self._forward(pixels, state, is_first, levels, noise))
 
     @property
@@ -105,6 +110,21 @@ class Actor:
     def close(self) -> None:
         """Frees the recorded graph."""
         self._forward.close()
+
+    def _network(self, pixels: Tensor) -> NativeNetwork | None:
+        """The network in native code, if it is one; with new weights asked again."""
+        if self._native_of != self._version:
+            self._native_of = self._version
+            on = self._device.type == "cpu" and self._dtype == torch.bfloat16
+            shape = tuple(pixels.shape[1:])
+            self._native = NativeNetwork.of(self.model, shape) if on else None
+        return self._native
+
+    def _decided(self, records: Tensor, state: Tensor) -> ActorOutput:
+        """The output whose tensors are columns of `decisions`."""
+        numbers = records.view(torch.float32)[:, 4:]
+        logits = numbers[:, 1 : 1 + self._num_actions]
+        return ActorOutput(records[:, 0], logits, numbers[:, 0], state, records)
 
     @torch.no_grad()
     def _run(
@@ -125,6 +145,9 @@ class Actor:
         self, pixels: Tensor, state: Tensor, is_first: Tensor, levels: Tensor
     ) -> Tensor:
         """The critic's values, (n,) float32; takes the arguments of `__call__`."""
+        if (network := self._network(pixels)) is not None:
+            records = network.decide(pixels, levels, None, self._version)
+            return self._decided(records, state).values
         return self._evaluate(pixels, state, is_first, levels)[1]
 
     def _evaluate(
