@@ -16,6 +16,7 @@
 #include "cpu/path.h"
 #include "encoders/cnn.h"
 #include "encoders/tiles.h"
+#include "learner/clip.h"
 #include "learner/head_loss.h"
 #include "learner/muon.h"
 #include "python/without_gil.h"
@@ -228,6 +229,15 @@ PYBIND11_MODULE(_native, module) {
         return std::array<double, 6>{terms.total, terms.policy,
                                      terms.value, terms.entropy,
                                      terms.kl,    terms.clipped};
+      });
+  module.def(
+      "clip_norm",
+      [](const std::vector<std::array<int64_t, 2>>& gradients, float max_norm) {
+        std::vector<learner::Numbers> parts;
+        for (const auto& [address, size] : gradients) {
+          parts.push_back({At<float>(address), size});
+        }
+        return learner::ClipNorm(parts, max_norm);
       });
   module.def("muon_scratch", &learner::MuonScratch);
   module.def(

@@ -270,9 +270,11 @@ class Muon(torch.optim.Optimizer):
 def clip_gradients(gradients: list[Tensor], max_norm: float) -> Tensor:
     """Scales gradients down, in place, as torch.nn.utils.clip_grad_norm_ does.
 
-    Returns their norm before the clip, () float32. Takes a quarter of that function's
-    time on a CPU.
+    Returns their norm before the clip, () float32.
     """
+    if NATIVE_PATH is not None and _is_plain(*gradients):
+        parts = [(gradient.data_ptr(), gradient.numel()) for gradient in gradients]
+        return torch.tensor(_native.clip_norm(parts, max_norm))
     norm: Tensor = torch.stack(torch._foreach_norm(gradients)).norm()
     torch._foreach_mul_(gradients, (max_norm / (norm + 1e-6)).clamp(max=1))
     return norm
