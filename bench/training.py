@@ -1,7 +1,7 @@
 """Speed of the trainer: this tree against another tree, in turns of a second.
 
-    python bench/turns.py --other ../before
-    python bench/turns.py --other ../before --seconds 60 -- --obs tiles
+    python bench/training.py --other ../before
+    python bench/training.py --other ../before --seconds 60 -- --obs tiles
 
 Both trees train with the same flags of `python -m trainer.run`, after `--`. While one
 run works, the other is stopped (SIGSTOP), so that both meet the same load and the same
