@@ -68,15 +68,14 @@ def cut_actions(env):
 
 pool = mario_envpool.make(
     "SuperMarioBros-1-1-v3", env_type="gymnasium", num_envs=3, seed=1,
-    max_episode_steps=60, gym_reset_return_info=True,
+    max_episode_steps=300, gym_reset_return_info=True,
 )
 env = cut_actions(EnvPoolToStoa(pool))
 env.reset()
-random, ends = np.random.default_rng(0), np.zeros(3, int)
-for _ in range(200):
-    timestep = env.step(random.integers(0, 7, 3))
-    ends += timestep.extras["metrics"]["is_terminal_step"]
-print((ends >= 3).all(), len(set(ends)) > 1)
+random = np.random.default_rng(0)
+ends = [env.step(random.integers(0, 7, 3)).extras["metrics"]["is_terminal_step"]
+        for _ in range(600)]
+print("apart:", any(0 < end.sum() < 3 for end in ends))  # one ends before the others
 """
 
 
@@ -119,4 +118,4 @@ def test_di_engine_plays_an_episode() -> None:
 
 
 def test_stoix_plays_with_cut_actions() -> None:
-    assert run("stoix", "-c", STOIX) == "True True\n"
+    assert run("stoix", "-c", STOIX) == "apart: True\n"
