@@ -14,11 +14,10 @@ class ConsoleBus {
   explicit ConsoleBus(Console* console)
       : console_(*console),
         prg_(console->cartridge_->prg()),
-        is_nes_py_(console->timing_ == Timing::kNesPy) {}
+        timing_(console->timing_ == Timing::kNesPy ? kNesPyTiming
+                                                   : kChipTiming) {}
 
-  InstructionTiming timing() const {
-    return is_nes_py_ ? kNesPyTiming : kChipTiming;
-  }
+  const InstructionTiming& timing() const { return timing_; }
   uint8_t* ram() { return console_.state_.ram; }
   const uint8_t* rom() const { return console_.fast_loop_ ? prg_ : nullptr; }
   const uint8_t* dispatch() const { return console_.cartridge_->dispatch(); }
@@ -53,11 +52,11 @@ class ConsoleBus {
 
   // Under Timing::kNesPy nothing requests an IRQ.
   void InterruptFlagChanged(uint64_t earliest, unsigned flag) {
-    if (flag == 0 && !is_nes_py_) console_.LimitToIrq(earliest);
+    if (flag == 0 && console_.timing_ == Timing::kConsole) console_.LimitToIrq(earliest);
   }
 
   unsigned BreakVector(uint64_t cycle) {
-    if (is_nes_py_) return 0xFFFE;
+    if (console_.timing_ == Timing::kNesPy) return 0xFFFE;
     const unsigned vector = console_.IrqVector(cycle);
     console_.UpdateLimit();
     return vector;
@@ -83,7 +82,7 @@ class ConsoleBus {
 
   Console& console_;
   const uint8_t* prg_;
-  const bool is_nes_py_;
+  const InstructionTiming& timing_;
 };
 
 // console.cc has them.

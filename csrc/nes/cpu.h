@@ -5,7 +5,7 @@
 //
 // A Bus has
 //
-//   InstructionTiming timing() const;
+//   const InstructionTiming& timing() const;
 //   uint8_t* ram();
 //       zero page and stack, 512 bytes or more
 //   uint32_t Fetch(unsigned pc, uint64_t cycle);
@@ -99,7 +99,6 @@ class Interpreter {
         ram_(bus.ram()),
         rom_(bus.rom()),
         dispatch_(bus.dispatch()),
-        timing_(bus.timing()),
         cycle_(state.cycle),
         i_change_(state.i_change),
         pc_(state.pc),
@@ -258,13 +257,13 @@ class Interpreter {
   }
   NES_INLINE void DummyRead(unsigned address, uint64_t cycle) {
     if constexpr (!kFast) {
-      if (!timing_.accesses_first) bus_.DummyRead(address, cycle);
+      if (!bus_.timing().accesses_first) bus_.DummyRead(address, cycle);
     }
   }
   /// The cycle in which an access in `cycle` happens, for an instruction that
   /// begins at `first`.
   NES_INLINE uint64_t AccessCycle(uint64_t first, uint64_t cycle) const {
-    return timing_.accesses_first ? first : cycle;
+    return bus_.timing().accesses_first ? first : cycle;
   }
 
   // --- Kinds of instruction: how memory is used.
@@ -333,11 +332,11 @@ class Interpreter {
           ReadMemory(e.address, AccessCycle(first, cycle_ - 3));
       const unsigned value = (this->*kOperation)(old);
       if constexpr (!kFast) {
-        if (!timing_.accesses_first) WriteMemory(e.address, old, cycle_ - 2);
+        if (!bus_.timing().accesses_first) WriteMemory(e.address, old, cycle_ - 2);
       }
       WriteMemory(e.address, value, AccessCycle(first, cycle_ - 1));
       if constexpr (kIsIndexed<M>) {
-        if (e.address != e.unfixed) cycle_ += timing_.modify_page_cycles;
+        if (e.address != e.unfixed) cycle_ += bus_.timing().modify_page_cycles;
       }
     }
     return true;
@@ -394,7 +393,7 @@ class Interpreter {
     }
     const bool other_page = ((target ^ next) & 0xFF00) != 0;
     cycle_ += kCycles + 1;
-    if (other_page) cycle_ += timing_.branch_page_cycles;
+    if (other_page) [[unlikely]] cycle_ += bus_.timing().branch_page_cycles;
     pc_ = target;
     if constexpr (!kFast) {
       if (may_be_poll && bus_.idle_skip()) {
@@ -419,7 +418,7 @@ class Interpreter {
     }
     const uint64_t limit = bus_.limit();
     const bool other_page = ((pc_ + 9) ^ pc_) >> 8 != 0;
-    const unsigned round = 16 + timing_.branch_page_cycles * other_page;
+    const unsigned round = 16 + bus_.timing().branch_page_cycles * other_page;
     unsigned last = y_;
     while (((last + 4) & 0xFF) > 3 && cycle_ + round <= limit) {
       ram_[(base + last) & kRamMask] = static_cast<uint8_t>(a_);
@@ -660,7 +659,6 @@ class Interpreter {
   uint8_t* const ram_;
   const uint8_t* const rom_;
   const uint8_t* const dispatch_;
-  const InstructionTiming timing_;
   uint64_t cycle_;
   uint64_t i_change_;
   unsigned operand_ = 0;
