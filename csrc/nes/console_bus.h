@@ -82,7 +82,7 @@ class ConsoleBus {
 
   Console& console_;
   const uint8_t* prg_;
-  const InstructionTiming& timing_;
+  const InstructionTiming timing_;
 };
 
 // console.cc has them.
