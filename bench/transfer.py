@@ -26,9 +26,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from native_testing import module as _testing
 from rich.console import Console
 from rich.table import Table
-from native_testing import module as _testing
 from runners import RunnerError, peer_python
 
 from mario_envpool import _core

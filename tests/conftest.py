@@ -24,7 +24,7 @@ def pytest_configure() -> None:
     """Builds the module that tests need and pip does not build."""
     try:
         testing_module.build()
-    except RuntimeError as error:
+    except (ImportError, RuntimeError) as error:
         raise pytest.UsageError(str(error)) from None
 
 

@@ -52,7 +52,8 @@ class ConsoleBus {
 
   // Under Timing::kNesPy nothing requests an IRQ.
   void InterruptFlagChanged(uint64_t earliest, unsigned flag) {
-    if (flag == 0 && console_.timing_ == Timing::kConsole) console_.LimitToIrq(earliest);
+    if (flag == 0 && console_.timing_ == Timing::kConsole)
+      console_.LimitToIrq(earliest);
   }
 
   unsigned BreakVector(uint64_t cycle) {

@@ -332,7 +332,8 @@ class Interpreter {
           ReadMemory(e.address, AccessCycle(first, cycle_ - 3));
       const unsigned value = (this->*kOperation)(old);
       if constexpr (!kFast) {
-        if (!bus_.timing().accesses_first) WriteMemory(e.address, old, cycle_ - 2);
+        if (!bus_.timing().accesses_first)
+          WriteMemory(e.address, old, cycle_ - 2);
       }
       WriteMemory(e.address, value, AccessCycle(first, cycle_ - 1));
       if constexpr (kIsIndexed<M>) {
@@ -393,7 +394,8 @@ class Interpreter {
     }
     const bool other_page = ((target ^ next) & 0xFF00) != 0;
     cycle_ += kCycles + 1;
-    if (other_page) [[unlikely]] cycle_ += bus_.timing().branch_page_cycles;
+    if (other_page) [[unlikely]]
+      cycle_ += bus_.timing().branch_page_cycles;
     pc_ = target;
     if constexpr (!kFast) {
       if (may_be_poll && bus_.idle_skip()) {

@@ -34,7 +34,11 @@ def build() -> None:
     module = core.with_name(core.name.replace("_core", "_testing"))
     BUILD.mkdir(parents=True, exist_ok=True)
     with FileLock(BUILD / "testing.lock"):
-        sources = [core, *ROOT.glob("tests/cpp/*.h"), *ROOT.glob("tests/cpp/*_module.cc")]
+        sources = [
+            core,
+            *ROOT.glob("tests/cpp/*.h"),
+            *ROOT.glob("tests/cpp/*_module.cc"),
+        ]
         newest = max(source.stat().st_mtime for source in sources)
         if module.exists() and module.stat().st_mtime >= newest:
             return
@@ -50,7 +54,7 @@ def build() -> None:
 
 
 def tool(name: str) -> str:
-    """The path of a program, which may be in a virtual environment that is not on PATH."""
+    """The path of a program, which may be in a virtual environment not on PATH."""
     path = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", "")])
     found = shutil.which(name, path=path)
     if found is None:
@@ -61,7 +65,11 @@ def tool(name: str) -> str:
 def run(*command: str) -> None:
     """Runs a command; RuntimeError has its output."""
     done = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        check=False,
     )
     if done.returncode != 0:
         raise RuntimeError(
