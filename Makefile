@@ -80,4 +80,4 @@ bare:  ## Run README's two commands on a bare Debian 13 (root, debootstrap)
 	tests/bare_machine.sh
 
 clean:  ## Remove build folders and the compiled module
-	rm -rf build dist site *.egg-info mario_envpool/_core*.so trainer/_native*.so
+	rm -rf build dist site *.egg-info mario_envpool/_*.so trainer/_*.so

@@ -1,7 +1,7 @@
 """Drives CMake so that pip can build the native modules from ``csrc/``.
 
 They are ``mario_envpool/_core``, ``trainer/_native`` and, where jax is installed,
-``mario_envpool/_xla``. An editable install adds ``mario_envpool/_testing``, for tests.
+``mario_envpool/_xla``. ``tests/support/testing_module.py`` builds the module of tests.
 
 Everything else about the package is declared in ``pyproject.toml``. An editable
 install keeps its build folder (``build/editable-*``), so that the next build
@@ -76,7 +76,6 @@ class CMakeBuild(build_ext):
             *("-S", str(ROOT), "-B", str(build)),
             f"-DCMAKE_BUILD_TYPE={kind}",
             f"-DPython_EXECUTABLE={sys.executable}",
-            f"-DMARIO_BUILD_TESTING_MODULE={'ON' if self.editable_mode else 'OFF'}",
             f"-DMARIO_NATIVE={'ON' if native else 'OFF'}",
             f"-Dpybind11_DIR={pybind11_cmake_dir(self.editable_mode)}",
         ]
@@ -132,7 +131,6 @@ setup(
         Extension(CORE, sources=[]),
         Extension("trainer._native", sources=[]),
         Extension("mario_envpool._xla", sources=[], optional=True),
-        Extension("mario_envpool._testing", sources=[], optional=True),
     ],
     cmdclass={"build_ext": CMakeBuild},
 )

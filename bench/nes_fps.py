@@ -22,7 +22,6 @@ from rich.table import Table
 from turns import show_ratios
 
 from mario_envpool import nes, rom
-from mario_envpool._testing import CheckedConsole
 
 # name, draw every n-th frame (0: none), idle skip
 SKIPPING = (
@@ -74,7 +73,9 @@ def compare_engines(image: bytes, movie: bytes, repeats: int) -> dict[str, float
         show_ratios(name, "frames/s", rates)
         pairs = zip(rates["translated"], rates["interpreter"], strict=True)
         medians[name] = statistics.median(one / other for one, other in pairs)
-    console = CheckedConsole(image, checks=False)
+    from native_testing import module
+
+    console = module.CheckedConsole(image, checks=False)
     console.step_many(movie)
     size = console.translation_size
     print(

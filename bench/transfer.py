@@ -26,11 +26,12 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from native_testing import module as _testing
 from rich.console import Console
 from rich.table import Table
 from runners import RunnerError, peer_python
 
-from mario_envpool import _core, _testing
+from mario_envpool import _core
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import own_levels
 from trainer.evaluation.play import first_seed, wilson

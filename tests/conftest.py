@@ -16,7 +16,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import testing_module
 from material import verification_folder
+
+
+def pytest_configure() -> None:
+    """Builds the module that tests need and pip does not build."""
+    try:
+        testing_module.build()
+    except (ImportError, RuntimeError) as error:
+        raise pytest.UsageError(str(error)) from None
 
 
 def missing_rom() -> str:

@@ -74,22 +74,18 @@ void Console::Reset() {
 // --- Running ----------------------------------------------------------------
 
 template void RunOneInstruction(CpuState*, ConsoleBus&);
-template void RunOneInstruction(CpuState*, NesPyBus&);
 template void RunPlain(CpuState*, ConsoleBus&);
-template void RunPlain(CpuState*, NesPyBus&);
 
 void Console::RunToLimit() {
-  const auto run = [this](auto bus) {
-    if (translation_ == nullptr || !fast_loop_ || !idle_skip_) {
-      return RunCpu(&state_.cpu, bus);
-    }
-    TranslatedCpu cpu(translation_, &state_.cpu, bus);
-    while (state_.cpu.cycle < limit_) {
-      cpu.RunTranslated();
-      cpu.RunInterpreted();
-    }
-  };
-  timing_ == Timing::kNesPy ? run(NesPyBus(this)) : run(ConsoleBus(this));
+  ConsoleBus bus(this);
+  if (translation_ == nullptr || !fast_loop_ || !idle_skip_) {
+    return RunCpu(&state_.cpu, bus);
+  }
+  TranslatedCpu cpu(translation_, &state_.cpu, bus);
+  while (state_.cpu.cycle < limit_) {
+    cpu.RunTranslated();
+    cpu.RunInterpreted();
+  }
 }
 
 // A frame is over when the CPU has come to the point at which it would take

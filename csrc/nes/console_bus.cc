@@ -26,9 +26,7 @@ uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
     return 0;
   }
   const uint64_t round =
-      status_poll::RoundCycles(loop_pc, console_.timing_ == nes::Timing::kNesPy
-                                            ? NesPyTiming::kBranchPageCycles
-                                            : ChipTiming::kBranchPageCycles);
+      status_poll::RoundCycles(loop_pc, timing().branch_page_cycles);
   const uint64_t change = console_.ppu_.NextHitChangeDot();
   uint64_t end = limit();
   if (change != kNever) end = std::min(end, CycleOfEdge(change));

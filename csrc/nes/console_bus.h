@@ -11,11 +11,13 @@ namespace nes {
 /// all other accesses are out of line and pass their exact cycle.
 class ConsoleBus {
  public:
-  using Timing = ChipTiming;
-
   explicit ConsoleBus(Console* console)
-      : console_(*console), prg_(console->cartridge_->prg()) {}
+      : console_(*console),
+        prg_(console->cartridge_->prg()),
+        timing_(console->timing_ == Timing::kNesPy ? kNesPyTiming
+                                                   : kChipTiming) {}
 
+  const InstructionTiming& timing() const { return timing_; }
   uint8_t* ram() { return console_.state_.ram; }
   const uint8_t* rom() const { return console_.fast_loop_ ? prg_ : nullptr; }
   const uint8_t* dispatch() const { return console_.cartridge_->dispatch(); }
@@ -48,11 +50,14 @@ class ConsoleBus {
     if (address - 0x2000 < 0x2020) console_.ReadIo(address, cycle);
   }
 
+  // Under Timing::kNesPy nothing requests an IRQ.
   void InterruptFlagChanged(uint64_t earliest, unsigned flag) {
-    if (flag == 0) console_.LimitToIrq(earliest);
+    if (flag == 0 && console_.timing_ == Timing::kConsole)
+      console_.LimitToIrq(earliest);
   }
 
   unsigned BreakVector(uint64_t cycle) {
+    if (console_.timing_ == Timing::kNesPy) return 0xFFFE;
     const unsigned vector = console_.IrqVector(cycle);
     console_.UpdateLimit();
     return vector;
@@ -78,22 +83,11 @@ class ConsoleBus {
 
   Console& console_;
   const uint8_t* prg_;
-};
-
-/// The same bus under Timing::kNesPy, where nothing requests an IRQ.
-class NesPyBus : public ConsoleBus {
- public:
-  using Timing = NesPyTiming;
-  using ConsoleBus::ConsoleBus;
-
-  void InterruptFlagChanged(uint64_t, unsigned) {}
-  unsigned BreakVector(uint64_t) { return 0xFFFE; }
+  const InstructionTiming timing_;
 };
 
 // console.cc has them.
 extern template void RunOneInstruction(CpuState*, ConsoleBus&);
-extern template void RunOneInstruction(CpuState*, NesPyBus&);
 extern template void RunPlain(CpuState*, ConsoleBus&);
-extern template void RunPlain(CpuState*, NesPyBus&);
 
 }  // namespace nes

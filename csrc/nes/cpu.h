@@ -5,8 +5,7 @@
 //
 // A Bus has
 //
-//   using Timing = ChipTiming;
-//       or NesPyTiming, see there
+//   const InstructionTiming& timing() const;
 //   uint8_t* ram();
 //       zero page and stack, 512 bytes or more
 //   uint32_t Fetch(unsigned pc, uint64_t cycle);
@@ -45,21 +44,17 @@
 namespace nes {
 
 /// How long instructions take, and in which of their cycles they access memory.
-struct ChipTiming {
+struct InstructionTiming {
   /// Whether Read, Store and Modify instructions make all their accesses in
   /// their first cycle, none of them twice.
-  static constexpr bool kAccessesFirst = false;
+  bool accesses_first;
   /// Extra cycles of a taken branch to another page.
-  static constexpr unsigned kBranchPageCycles = 1;
+  unsigned branch_page_cycles;
   /// Extra cycles of INC, DEC and shifts at an indexed address on another page.
-  static constexpr unsigned kModifyPageCycles = 0;
+  unsigned modify_page_cycles;
 };
-/// The timing of nes-py (Timing::kNesPy).
-struct NesPyTiming {
-  static constexpr bool kAccessesFirst = true;
-  static constexpr unsigned kBranchPageCycles = 2;
-  static constexpr unsigned kModifyPageCycles = 1;
-};
+constexpr InstructionTiming kChipTiming = {false, 1, 0};
+constexpr InstructionTiming kNesPyTiming = {true, 2, 1};  // Timing::kNesPy
 
 /// The opcode to dispatch on for instructions that only the full loop runs.
 constexpr uint8_t kNotPlain = 0x02;
@@ -261,14 +256,14 @@ class Interpreter {
     }
   }
   NES_INLINE void DummyRead(unsigned address, uint64_t cycle) {
-    if constexpr (!kFast && !Clock::kAccessesFirst) {
-      bus_.DummyRead(address, cycle);
+    if constexpr (!kFast) {
+      if (!bus_.timing().accesses_first) bus_.DummyRead(address, cycle);
     }
   }
   /// The cycle in which an access in `cycle` happens, for an instruction that
   /// begins at `first`.
-  NES_INLINE static uint64_t AccessCycle(uint64_t first, uint64_t cycle) {
-    return Clock::kAccessesFirst ? first : cycle;
+  NES_INLINE uint64_t AccessCycle(uint64_t first, uint64_t cycle) const {
+    return bus_.timing().accesses_first ? first : cycle;
   }
 
   // --- Kinds of instruction: how memory is used.
@@ -336,12 +331,13 @@ class Interpreter {
       const unsigned old =
           ReadMemory(e.address, AccessCycle(first, cycle_ - 3));
       const unsigned value = (this->*kOperation)(old);
-      if constexpr (!kFast && !Clock::kAccessesFirst) {
-        WriteMemory(e.address, old, cycle_ - 2);
+      if constexpr (!kFast) {
+        if (!bus_.timing().accesses_first)
+          WriteMemory(e.address, old, cycle_ - 2);
       }
       WriteMemory(e.address, value, AccessCycle(first, cycle_ - 1));
-      if constexpr (kIsIndexed<M> && Clock::kModifyPageCycles > 0) {
-        if (e.address != e.unfixed) cycle_ += Clock::kModifyPageCycles;
+      if constexpr (kIsIndexed<M>) {
+        if (e.address != e.unfixed) cycle_ += bus_.timing().modify_page_cycles;
       }
     }
     return true;
@@ -397,7 +393,9 @@ class Interpreter {
       }
     }
     const bool other_page = ((target ^ next) & 0xFF00) != 0;
-    cycle_ += kCycles + 1 + Clock::kBranchPageCycles * other_page;
+    cycle_ += kCycles + 1;
+    if (other_page) [[unlikely]]
+      cycle_ += bus_.timing().branch_page_cycles;
     pc_ = target;
     if constexpr (!kFast) {
       if (may_be_poll && bus_.idle_skip()) {
@@ -422,7 +420,7 @@ class Interpreter {
     }
     const uint64_t limit = bus_.limit();
     const bool other_page = ((pc_ + 9) ^ pc_) >> 8 != 0;
-    const unsigned round = 16 + Clock::kBranchPageCycles * other_page;
+    const unsigned round = 16 + bus_.timing().branch_page_cycles * other_page;
     unsigned last = y_;
     while (((last + 4) & 0xFF) > 3 && cycle_ + round <= limit) {
       ram_[(base + last) & kRamMask] = static_cast<uint8_t>(a_);
@@ -659,8 +657,6 @@ class Interpreter {
   }
 
  private:
-  using Clock = typename Bus::Timing;
-
   Bus& bus_;
   uint8_t* const ram_;
   const uint8_t* const rom_;

@@ -36,20 +36,15 @@ class CheckedConsole final : public Console {
  private:
   void RunToLimit() override {
     if (translation_ == nullptr) return Console::RunToLimit();
-    timing_ == Timing::kNesPy ? Run<NesPyBus>() : Run<ConsoleBus>();
-  }
-
-  template <class Bus>
-  void Run() {
-    Bus bus(this);
-    TranslatedCpu<Bus> cpu(translation_, &state_.cpu, bus);
+    ConsoleBus bus(this);
+    TranslatedCpu cpu(translation_, &state_.cpu, bus);
     while (state_.cpu.cycle < limit_) {
       const CpuState before = state_.cpu;
       if (checks_) CopyToTwin();
       if (cpu.RunTranslated() && state_.cpu.cycle != before.cycle) {
         ++runs_;
         translated_cycles_ += state_.cpu.cycle - before.cycle;
-        if (checks_) Check<Bus>(before);
+        if (checks_) Check(before);
       }
       const uint64_t begin = state_.cpu.cycle;
       cpu.RunInterpreted();
@@ -69,9 +64,8 @@ class CheckedConsole final : public Console {
     twin_.has_polled_ = has_polled_;
   }
 
-  template <class Bus>
   void Check(const CpuState& before) {
-    Bus bus(&twin_);
+    ConsoleBus bus(&twin_);
     while (twin_.state_.cpu.cycle < state_.cpu.cycle &&
            twin_.state_.cpu.cycle < twin_.limit_) {
       RunOneInstruction(&twin_.state_.cpu, bus);

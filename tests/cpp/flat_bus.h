@@ -11,8 +11,7 @@ namespace nes {
 /// 64 KiB of RAM; a Bus of cpu.h.
 class FlatBus {
  public:
-  using Timing = ChipTiming;
-
+  const InstructionTiming& timing() const { return kChipTiming; }
   uint8_t* ram() { return memory.data(); }
   const uint8_t* rom() const { return nullptr; }
   const uint8_t* dispatch() const { return nullptr; }
