@@ -11,7 +11,8 @@ changed, all on one core with one thread, in turns:
               which needs only a single drawn line: drawing into the resize, the
               stack, and the row written for the reader
     pool      a pool of environments that only count: queues, threads, batches, the
-              small fields, and EnvPool's Python around them
+              small fields, and EnvPool's Python around them; part of the rest unless
+              `python tests/support/testing_module.py` has built that pool
     rest      the remainder of the whole: info, episode ends, resets
 
 All times are CPU time, which equals wall clock on one core without other processes.
@@ -22,9 +23,11 @@ differences, round by round.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import statistics
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,19 +91,23 @@ def measure_parts(
         "eight frames": {**base.options, "frame_skip": 8},
         "tiny": {**base.options, **TINY},
     }
-    with Runner("counting", "run_pool.py", sys.executable, "counting") as counting:
-        programs = {
-            name: (ours, replace(base, options=chosen))
-            for name, chosen in options.items()
-        }
-        programs["counting"] = (counting, replace(base, task="Counting", options={}))
+    programs = {
+        name: (ours, replace(base, options=chosen)) for name, chosen in options.items()
+    }
+    with ExitStack() as stack:
+        if importlib.util.find_spec("mario_envpool._testing"):
+            counting = Runner("counting", "run_pool.py", sys.executable, "counting")
+            stack.enter_context(counting)
+            request = replace(base, task="Counting", options={})
+            programs["counting"] = (counting, request)
         runs = interleave(programs, arguments.repeats, tell)
     skip = base.options.get("frame_skip", workload.FRAME_SKIP)
     step = statistics.median(_microseconds(runs["whole"]))
     parts = {
         "emulate": _difference(runs["eight frames"], runs["whole"]) / (8 - skip) * skip,
         "picture": _difference(runs["whole"], runs["tiny"]),
-        "pool": statistics.median(_microseconds(runs["counting"])),
     }
+    if "counting" in runs:
+        parts["pool"] = statistics.median(_microseconds(runs["counting"]))
     parts["rest"] = step - sum(parts.values())
     return Parts(step, parts)

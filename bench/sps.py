@@ -193,8 +193,6 @@ def parse_arguments(arguments: list[str] | None = None) -> argparse.Namespace:
         parser.error(f"--other {known.other}: the folder must have mario_envpool")
     if known.obs or known.engines or known.other:
         known.skip = ["throughput", "parts"]
-    if "parts" not in known.skip:
-        import native_testing  # noqa: F401, exits without the pool of counters
     return known
 
 

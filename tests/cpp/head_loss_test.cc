@@ -5,7 +5,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstddef>
 #include <numeric>
 #include <random>
 #include <stdexcept>
@@ -114,6 +116,85 @@ TEST(HeadLossTest, ImpossibleActionsAndLevelsAreRefused) {
   c.actions[4] = 0;
   c.levels[0] = -1;
   EXPECT_THROW(Evaluate(c), std::out_of_range);
+}
+
+// A record as the trainer's store reads it.
+struct Decision {
+  int64_t action, version;
+  float value;
+  Floats logits;
+};
+
+std::vector<Decision> DecisionsOf(const Case& c, const float* noise) {
+  const int64_t bytes = learner::DecisionBytes(kActions);
+  std::vector<int64_t> words(kRows * bytes / 8 + 1, -5);
+  learner::Decide({kFeatures, kActions, kLevels},
+                  {c.policy.data(), c.policy_bias.data(), c.value.data(),
+                   c.value_bias.data(), c.mean.data(), c.deviation.data()},
+                  kRows, c.features.data(), c.levels.data(), noise, 9,
+                  reinterpret_cast<std::byte*>(words.data()));
+  EXPECT_EQ(words.back(), -5);  // nothing behind the records
+  std::vector<Decision> decisions;
+  for (int row = 0; row < kRows; ++row) {
+    const int64_t* record = words.data() + row * bytes / 8;
+    const auto* floats = reinterpret_cast<const float*>(record + 2);
+    decisions.push_back({record[0], record[1], floats[0],
+                         Floats(floats + 1, floats + 1 + kActions)});
+  }
+  return decisions;
+}
+
+TEST(DecideTest, EvaluatesTheHeadsAndTakesTheLeastNoise) {
+  const Case c;
+  Floats noise(kRows * kActions, 1e6f);
+  for (int row = 0; row < kRows; ++row) {
+    noise[static_cast<size_t>(row * kActions + row % kActions)] = 1e-6f;
+  }
+  const std::vector<Decision> decisions = DecisionsOf(c, noise.data());
+  for (int row = 0; row < kRows; ++row) {
+    const Decision& decision = decisions[static_cast<size_t>(row)];
+    EXPECT_EQ(decision.action, row % kActions);
+    EXPECT_EQ(decision.version, 9);
+    const float* features = c.features.data() + row * kFeatures;
+    for (int a = 0; a < kActions; ++a) {
+      double logit = c.policy_bias[static_cast<size_t>(a)];
+      for (int i = 0; i < kFeatures; ++i) {
+        logit += double{c.policy[static_cast<size_t>(a * kFeatures + i)]} *
+                 features[i];
+      }
+      EXPECT_NEAR(decision.logits[static_cast<size_t>(a)], logit, 1e-5);
+    }
+    const auto level = static_cast<size_t>(
+        std::min<int64_t>(c.levels[static_cast<size_t>(row)], kLevels - 1));
+    double value = c.value_bias[level];
+    for (int i = 0; i < kFeatures; ++i) {
+      value += double{c.value[level * kFeatures + static_cast<size_t>(i)]} *
+               features[i];
+    }
+    EXPECT_NEAR(decision.value, value * c.deviation[level] + c.mean[level],
+                1e-5);
+  }
+}
+
+TEST(DecideTest, WithoutNoiseThereAreValuesOnly) {
+  const Case c;
+  const Floats noise(kRows * kActions, 1.0f);
+  const std::vector<Decision> all = DecisionsOf(c, noise.data());
+  const std::vector<Decision> values = DecisionsOf(c, nullptr);
+  for (size_t row = 0; row < all.size(); ++row) {
+    EXPECT_EQ(values[row].action, 0);
+    EXPECT_EQ(values[row].value, all[row].value);
+    // With equal noise the most probable action wins.
+    const Floats& logits = all[row].logits;
+    EXPECT_EQ(all[row].action,
+              std::max_element(logits.begin(), logits.end()) - logits.begin());
+  }
+}
+
+TEST(DecideTest, RefusesANegativeLevel) {
+  Case c;
+  c.levels[3] = -1;
+  EXPECT_THROW(DecisionsOf(c, nullptr), std::out_of_range);
 }
 
 }  // namespace
