@@ -167,6 +167,8 @@ def _register() -> None:
 
 def _register_with_old_gym(gym: Any) -> None:
     """Registers all ids with old Gym, except those that another package has."""
+    if old_gym() is None:
+        return
     registry = gym.envs.registration.registry
     for env_id in registration.TASKS:
         if env_id not in registry:

@@ -24,7 +24,8 @@ import gymnasium
 # Attributes of a class that its joined class repeats, and the mark of joined classes.
 _KEPT = ("__module__", "__qualname__", "__doc__")
 _JOINED = "_joined"
-
+# Before it, registry and EnvSpec of Gym were others.
+_OLDEST = (0, 24)
 
 #: Variable with the library of 4-tuples, "gym" or "gymnasium".
 LIBRARY = "MARIO_COMPAT_LIBRARY"
@@ -56,13 +57,25 @@ def _import_gym() -> types.ModuleType | None:
             stacklevel=4,
         )
         return None
-    # Another folder of this name is a module, too.
-    return module if hasattr(module, "Env") else None
+    if not hasattr(module, "Env"):  # another folder of this name is a module, too
+        return None
+    if _version(module) < _OLDEST:
+        warnings.warn(
+            f"gym {module.__version__} is older than 0.24; environments with 4-tuples "
+            "are gymnasium.Env instead of gym.Env: pip install gym==0.26.2",
+            stacklevel=4,
+        )
+        return None
+    return module
 
 
 def has_five(gym: types.ModuleType) -> bool:
     """Whether this version's own wrappers need 5-tuples, as those of 0.26 do."""
-    return tuple(map(int, gym.__version__.split(".")[:2])) >= (0, 26)
+    return _version(gym) >= (0, 26)
+
+
+def _version(gym: types.ModuleType) -> tuple[int, ...]:
+    return tuple(map(int, gym.__version__.split(".")[:2]))
 
 
 def library_of(env: Any) -> types.ModuleType:

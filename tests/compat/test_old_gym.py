@@ -570,3 +570,20 @@ def test_the_window_of_nes_py(monkeypatch: pytest.MonkeyPatch) -> None:
     viewer.close()
     viewer.close()
     assert not viewer.is_open
+
+
+def test_a_gym_that_is_too_old_is_left_alone() -> None:
+    program = f"""
+import types, sys, warnings
+old = types.ModuleType("gym")
+old.Env, old.__version__ = type("Env", (), {{}}), "0.21.0"
+sys.modules["gym"] = old
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import mario_envpool.compat
+    env = mario_envpool.compat.make({STAGE!r})
+import gymnasium
+assert isinstance(env, gymnasium.Env)
+print([str(w.message)[:34] for w in told if "gym" in str(w.message)])
+"""
+    assert run(program) == "['gym 0.21.0 is older than 0.24; env']\n"
