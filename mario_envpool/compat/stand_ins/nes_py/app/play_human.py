@@ -16,8 +16,6 @@ def play_human(env: Any, callback: Callable[..., object] | None = None) -> None:
         callback: called after each step with the observation before it, the action,
             the reward, done and the next observation.
     """
-    import pygame
-
     actions = env.get_keys_to_action()
     height, width, _ = env.unwrapped.screen.shape
     viewer = ImageViewer(
@@ -27,6 +25,8 @@ def play_human(env: Any, callback: Callable[..., object] | None = None) -> None:
         monitor_keyboard=True,
         relevant_keys={key for pressed in actions for key in pressed},
     )
+    import pygame  # ImageViewer explains its absence
+
     viewer.open()
     clock = pygame.time.Clock()
     done = True
