@@ -18,7 +18,7 @@ from ..codes import END_REASONS
 from ..env import Window, as_action
 from .hooks import Hooks
 from .info import as_float64, classic_info, full_info
-from .libraries import Joining, join, old_gym
+from .libraries import ClassSpace, Joining, join, old_gym
 from .ram import RamView
 from .tasks import ROM_MODES, STAGES, WORLDS, decode_target, rom_name, world_label
 
@@ -123,6 +123,9 @@ class SuperMarioBrosEnv(Hooks, _Env):
     }
     render_mode: str | None = None
     spec: Any = None
+    if not TYPE_CHECKING:
+        observation_space = ClassSpace("Box", 0, 255, (240, 256, 3), np.uint8)
+        action_space = ClassSpace("Discrete", _PADS)
 
     def __init__(
         self,
@@ -227,6 +230,7 @@ class SuperMarioBrosEnv(Hooks, _Env):
         """Starts an episode of one of the native environment's stages."""
         self.done = True  # until the reset is complete
         self._will_reset()
+        self._native_reward, self._native_done = 0.0, False
         self._start_number = stage
         fields = self._native.reset(stage=stage)
         self._screen: _U8 | None = None
@@ -271,7 +275,8 @@ class SuperMarioBrosEnv(Hooks, _Env):
             reward, info = self._step_with_hooks(pad)
         else:
             reward, self.done, _, fields = native.step(pad)
-            reward = as_float64(reward)
+            self._native_reward = reward = as_float64(reward)
+            self._native_done = self.done
             info = self._info(self._keep(fields), reward)
         self._screen = native.render()
         if self.render_mode == "human":

@@ -32,6 +32,8 @@ class Hooks(RamView):
 
     reward_range = (-15, 15)
     done: bool
+    _native_reward: float = 0.0
+    _native_done = False
     _arguments: dict[str, Any]
     _native: Any
     _numbers: Any

@@ -104,6 +104,22 @@ def old_space(space: Any, gym: Any) -> Any:
     return gym.spaces.Box(space.low, space.high, space.shape, space.dtype)
 
 
+class ClassSpace:
+    """A space that programs read from a class; objects have their own.
+
+    Args:
+        kind: the name of the space's class.
+        *arguments: of its constructor.
+    """
+
+    def __init__(self, kind: str, *arguments: Any) -> None:
+        self._kind, self._arguments = kind, arguments
+
+    def __get__(self, instance: object, owner: type) -> Any:
+        spaces: Any = (old_gym() or gymnasium).spaces
+        return getattr(spaces, self._kind)(*self._arguments)
+
+
 class Joining:
     """Base of classes whose objects become an ``Env`` or ``Wrapper`` when made."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import operator
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, SupportsIndex
 
 import gymnasium
 from gymnasium.utils import RecordConstructorArgs
@@ -15,18 +15,6 @@ from ..env import as_action
 from .libraries import Joining, join, library_of
 
 __all__ = ["JoypadSpace"]
-
-_BUTTONS = {
-    "right": nes.RIGHT,
-    "left": nes.LEFT,
-    "down": nes.DOWN,
-    "up": nes.UP,
-    "start": nes.START,
-    "select": nes.SELECT,
-    "B": nes.B,
-    "A": nes.A,
-    "NOOP": 0,
-}
 
 
 class _Passing(gymnasium.Wrapper[Any, Any, Any, Any], RecordConstructorArgs):
@@ -87,6 +75,19 @@ class JoypadSpace(_EitherWrapper):
         ValueError: its actions are not pad bytes, or there is no such button.
     """
 
+    # Subclasses may add buttons.
+    _button_map: ClassVar[dict[str, int]] = {
+        "right": nes.RIGHT,
+        "left": nes.LEFT,
+        "down": nes.DOWN,
+        "up": nes.UP,
+        "start": nes.START,
+        "select": nes.SELECT,
+        "B": nes.B,
+        "A": nes.A,
+        "NOOP": 0,
+    }
+
     def __init__(self, env: Any, actions: Sequence[Sequence[str]]) -> None:
         super().__init__(env, actions=actions)
         pads = getattr(env.action_space, "n", None)
@@ -97,15 +98,27 @@ class JoypadSpace(_EitherWrapper):
                 "gymnasium.make('mario_envpool_compat/SuperMarioBros-v0'); other "
                 "environments of mario_envpool have the option action_set= for this"
             )
-        self._bytes = [_pad_byte(buttons) for buttons in actions]
-        self._meanings = [" ".join(buttons) for buttons in actions]
+        self._action_map = dict(enumerate(map(self._pad_byte, actions)))
+        self._action_meanings = dict(enumerate(map(" ".join, actions)))
         spaces: Any = library_of(env).spaces
-        self.action_space = spaces.Discrete(len(self._bytes))
+        self.action_space = spaces.Discrete(len(self._action_map))
+
+    @classmethod
+    def _pad_byte(cls, buttons: Sequence[str]) -> int:
+        for button in buttons:
+            if button not in cls._button_map:
+                raise ValueError(
+                    f"there is no button {button!r}; an action is a list of "
+                    f"{', '.join(cls._button_map)}"
+                )
+        return functools.reduce(
+            operator.or_, map(cls._button_map.__getitem__, buttons), 0
+        )
 
     @classmethod
     def buttons(cls) -> list[str]:
         """Returns the names of the buttons."""
-        return list(_BUTTONS)
+        return list(cls._button_map)
 
     def step(self, action: SupportsIndex) -> Any:
         """Steps with the buttons of an action.
@@ -114,7 +127,8 @@ class JoypadSpace(_EitherWrapper):
             TypeError: the action is not an integer.
             ValueError: the action does not exist.
         """
-        return self.env.step(self._bytes[as_action(action, len(self._bytes))])
+        number = as_action(action, len(self._action_map))
+        return self.env.step(self._action_map[number])
 
     def get_keys_to_action(self) -> dict[tuple[int, ...], int]:
         """Returns the action of each combination of keys (their character codes)."""
@@ -122,15 +136,15 @@ class JoypadSpace(_EitherWrapper):
             byte: keys
             for keys, byte in self.env.unwrapped.get_keys_to_action().items()  # type: ignore[attr-defined]
         }
-        return {keys_of[byte]: action for action, byte in enumerate(self._bytes)}
+        return {keys_of[byte]: action for action, byte in self._action_map.items()}
 
     def get_action_meanings(self) -> list[str]:
         """Returns the buttons of each action, such as "right A"."""
-        return list(self._meanings)
+        return list(self._action_meanings.values())
 
     def get_action_meaning(self, action: SupportsIndex) -> str:
         """Returns the buttons of one action."""
-        return self._meanings[operator.index(action)]
+        return self._action_meanings[operator.index(action)]
 
 
 class OldTimeLimit(_EitherWrapper):
@@ -158,13 +172,3 @@ class OldTimeLimit(_EitherWrapper):
             info["TimeLimit.truncated"] = not done
             done = True
         return obs, reward, done, info
-
-
-def _pad_byte(buttons: Sequence[str]) -> int:
-    for button in buttons:
-        if button not in _BUTTONS:
-            raise ValueError(
-                f"there is no button {button!r}; an action is a list of "
-                f"{', '.join(_BUTTONS)}"
-            )
-    return functools.reduce(operator.or_, (_BUTTONS[name] for name in buttons), 0)

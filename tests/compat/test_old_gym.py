@@ -587,3 +587,74 @@ assert isinstance(env, gymnasium.Env)
 print([str(w.message)[:34] for w in told if "gym" in str(w.message)])
 """
     assert run(program) == "['gym 0.21.0 is older than 0.24; env']\n"
+
+
+def test_playing_by_keyboard(monkeypatch: pytest.MonkeyPatch) -> None:
+    pygame = pytest.importorskip("pygame")
+    monkeypatch.setenv("SDL_VIDEODRIVER", "dummy")
+    from mario_envpool.compat.stand_ins.nes_py.app.play_human import play_human
+
+    env = JoypadSpace(make(STAGE), SIMPLE_MOVEMENT)
+    steps = []
+
+    def callback(*step: Any) -> None:
+        steps.append(step)
+        key = pygame.K_d if len(steps) == 1 else pygame.K_ESCAPE
+        pygame.event.post(pygame.event.Event(pygame.KEYDOWN, key=key))
+
+    play_human(env, callback)
+    assert [step[1] for step in steps] == [0, 0, 1]
+    obs, _, reward, done, next_obs = steps[0]
+    assert obs.shape == next_obs.shape == (240, 256, 3)
+    assert np.array_equal(next_obs, steps[1][0])
+    assert (float(reward), done) == (0.0, False)
+
+
+COMMAND = """
+import sys
+import numpy as np
+from gym_super_mario_bros import SuperMarioBrosEnv
+from gym_super_mario_bros._app.cli import main
+from nes_py._rom import ROM
+ROM.prg_rom_size = property(lambda self: 16 * 1024 * int(self.header[4]))
+shown = []
+SuperMarioBrosEnv.render = lambda self: shown.append(self._stage)
+main()
+print(len(shown), set(shown))
+"""
+
+
+def test_the_command_of_upstream(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(COMMAND)
+    options = "-m random -a right -s 3 -e SuperMarioBrosRandomStages-v0 -S 1-2".split()
+    done = subprocess.run(
+        [sys.executable, "-m", "mario_envpool.compat", str(program), *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "3 {2}\n"
+
+
+def test_names_of_classes() -> None:
+    assert SuperMarioBrosEnv.action_space == gym.spaces.Discrete(256)
+    assert SuperMarioBrosEnv.observation_space == SuperMarioBrosEnv().observation_space
+
+    class HighJump(JoypadSpace):
+        _button_map = JoypadSpace._button_map | {"AA": 256}
+
+    env = HighJump(make(STAGE), [["right", "A"], ["AA"]])
+    assert env.buttons()[-1] == "AA"
+    assert env._action_map == {0: nes.RIGHT | nes.A, 1: 256}
+    assert env._action_meanings == {0: "right A", 1: "AA"}
+
+
+def test_info_between_steps() -> None:
+    env = SuperMarioBrosEnv(target=(1, 1))
+    env.reset()
+    assert env._get_info()["time"] == 400
+    for _ in range(5):
+        _, _, done, info = env.step(RUN)
+    assert (env._get_info(), env._get_done()) == (info, done)

@@ -25,8 +25,12 @@ class ImageViewer:
         monitor_keyboard: bool = False,
         relevant_keys: Container[int] | None = None,
     ) -> None:
-        import pygame
-
+        try:
+            import pygame
+        except ImportError as error:
+            raise ImportError(
+                "ImageViewer needs pygame; run: pip install pygame"
+            ) from error
         self._pygame = pygame
         self.caption, self.height, self.width = caption, height, width
         self.monitor_keyboard, self.relevant_keys = monitor_keyboard, relevant_keys

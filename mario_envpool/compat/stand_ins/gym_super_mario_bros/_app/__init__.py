@@ -1,0 +1,1 @@
+"""Stands in for gym_super_mario_bros._app."""
