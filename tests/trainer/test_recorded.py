@@ -246,6 +246,18 @@ def test_a_movie_of_bizhawk_that_is_damaged_or_more(tmp_path, header, log, messa
         movies.read(path)
 
 
+def test_a_recording_of_gym_retro_is_named(tmp_path):
+    """It begins from a saved state, and its log has another line of keys."""
+    path = tmp_path / "a.bk2"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("Header.txt", "MovieVersion Retro\nPlatform NES\nSHA1 ?\n")
+        archive.writestr("Input Log.txt", "[Input]\nP1 A|P1 Right|\n|..|A.|\n")
+        archive.writestr("Core.bin", b"FCS\xff")
+    message = r"recording of gym-retro, .* --starts FILE\.state"
+    with pytest.raises(ValueError, match=message):
+        movies.read(path)
+
+
 def test_the_first_frame_may_switch_the_console_on(tmp_path):
     """The header may be that of a PAL movie, in another encoding than UTF-8."""
     header = FM2.replace("palFlag 0", "palFlag 1").encode() + b"romFilename \xe9\n"

@@ -36,6 +36,7 @@ _BK2_BUTTONS = "Up Down Left Right Start Select B A".split()
 _BK2_LETTERS = "UDLRSsBA"
 _BK2_BITS = [nes.BUTTONS[n if len(n) == 1 else n.lower()] for n in _BK2_BUTTONS]
 _BK2_RESETS = {"Reset", "Power"}
+_RETRO_STATE = "Core.bin"
 _BK2_KEY = "LogKey:#Reset|Power|#" + "".join(f"P1 {name}|" for name in _BK2_BUTTONS)
 
 
@@ -229,6 +230,12 @@ def _movie_of_bk2(
         raise ValueError(f"it is for the platform {header['Platform']}, not NES")
     if header.get("StartsFromSavestate") == "True" or "CoreState" in names:
         raise ValueError("it begins from a saved state, and not at power-on")
+    if _RETRO_STATE in names:
+        raise ValueError(
+            "it is a recording of gym-retro, which begins from a saved state, and not "
+            f"at power-on; its {_RETRO_STATE}, unpacked as a file .state, can be a "
+            "start: --starts FILE.state"
+        )
     keys = [line for line in lines if line.startswith("LogKey:")]
     if len(keys) != 1:
         raise ValueError(f"its {_BK2_LOG} has {len(keys)} LogKey lines, must have one")
