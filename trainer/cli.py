@@ -19,6 +19,7 @@ from trainer.config.presets import (
     for_algorithm,
     for_lag,
     for_levels,
+    for_memory,
     preset,
 )
 from trainer.config.schema import EnvConfig, RunConfig
@@ -241,6 +242,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
         split.test,
         whole_game=not split.train and bool(game_levels(task)),
     )
+    default = for_memory(default, given.get("memory", ""))
     return replace(default, preset="auto"), None
 
 

@@ -92,6 +92,22 @@ def test_other_optimisers_have_no_momentum_to_follow_the_lag():
     assert parse(["--lag", "1", "--optimizer", "adam"]).learner.optimizer == Adam()
 
 
+def test_gtrxl_has_a_lower_rate_of_muon():
+    rates = [
+        parse(["--obs", "tiles", *flags]).learner.optimizer.matrix_lr
+        for flags in (
+            ["--memory", "gru"],
+            ["--memory", "gtrxl"],
+            ["--memory", "gtrxl", "--levels", "1-1,1-2"],
+            ["--memory", "gtrxl", "--muon-lr", "0.04"],
+        )
+    ]
+    assert rates == [0.045, 0.015, 0.015, 0.04]
+    assert (
+        parse(["--memory", "gtrxl", "--optimizer", "adam"]).learner.optimizer == Adam()
+    )
+
+
 def test_preset_gives_defaults_and_flags_win():
     config = parse(["--preset", "gpu-impala", "--num-envs", "256"])
     large = preset("gpu-impala")

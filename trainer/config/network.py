@@ -76,8 +76,8 @@ class ModelConfig:
     memory: GRU | LSTM | GTrXL | None = None
     """Memory between the encoder and the heads: a gated recurrent unit, a long
     short-term memory, or a gated transformer (Parisotto et al. 2020). It helps where
-    an observation does not show enough. On 1-1 each memory lost most of the clears in
-    the first 300 k steps (docs/lab-book.md)."""
+    an observation does not show enough. On 1-1 no memory gained (docs/results.md);
+    with gtrxl the default of --muon-lr is 0.015."""
 
     value_heads: int = option(1, least=0)
     """Outputs of the critic: 1, or 0 for one output per level of --levels, which keeps

@@ -129,6 +129,19 @@ def for_levels(
     return change(config, **changes)
 
 
+def for_memory(config: RunConfig, memory: str = "") -> RunConfig:
+    """A preset with the defaults that fit the word of a memory.
+
+    With Muon's rate for networks without a memory, GTrXL on 1-1 from tiles reached half
+    of the clears after 70 k steps, became deterministic and lost all of them; with a
+    third of the rate it kept them (docs/lab-book.md).
+    """
+    now = values(config)
+    if memory != "gtrxl" or now["optimizer"] != "muon":
+        return config
+    return change(config, muon_lr=min(now["muon_lr"], 0.015))
+
+
 def choose_preset(device: torch.device) -> PresetName:
     """The preset for a device."""
     return "gpu" if device.type == "cuda" else "cpu"
