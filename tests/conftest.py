@@ -20,12 +20,9 @@ import testing_module
 from material import verification_folder
 
 
-def pytest_configure() -> None:
-    """Builds the module that tests need and pip does not build."""
-    try:
-        testing_module.build()
-    except (ImportError, RuntimeError) as error:
-        raise pytest.UsageError(str(error)) from None
+# Tests need this module, which pip does not build; conftest.py of tests/pool, too, before
+# pytest calls any hook.
+testing_module.build()
 
 
 def missing_rom() -> str:
