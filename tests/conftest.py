@@ -19,9 +19,8 @@ import pytest
 import testing_module
 from material import verification_folder
 
-
-# Tests need this module, which pip does not build; conftest.py of tests/pool, too, before
-# pytest calls any hook.
+# Tests need this module, which pip does not build; conftest.py of tests/pool needs it
+# before pytest calls any hook.
 testing_module.build()
 
 
