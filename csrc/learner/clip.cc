@@ -7,7 +7,7 @@ namespace learner {
 
 namespace {
 
-constexpr int kSums = 16;         // computed in parallel
+constexpr int kSums = 16;              // computed in parallel
 constexpr int64_t kFloatBlock = 4096;  // numbers whose sums are float
 
 double SumOfSquares(const float* values, int64_t size) {
