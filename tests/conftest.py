@@ -10,6 +10,7 @@ does for what it has).
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -76,6 +77,13 @@ def catalogues(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         folder = tmp_path_factory.mktemp("catalogues")
         patch.setenv("MARIO_ENVPOOL_CACHE", str(folder))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def hangups() -> None:
+    """SIGHUP ends runs, also where pytest itself was started by nohup."""
+    if sys.platform != "win32":
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session")

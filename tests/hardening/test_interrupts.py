@@ -174,15 +174,19 @@ MAKERS: dict[str, Callable[[], Player]] = {
 
 
 def interrupted_after(seconds: float, call: Call) -> bool:
-    """Repeats a call until SIGINT, which this process gets after some seconds."""
+    """Repeats a call until SIGINT, which this process gets after some seconds.
+
+    And once more each second: Python's own copyreg catches every exception, an
+    interrupt among them, and `copy.deepcopy` (Stable-Baselines3) calls it.
+    """
 
     def send(*_: object) -> None:
         os.kill(os.getpid(), signal.SIGINT)
 
     alarm = signal.signal(signal.SIGALRM, send)
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
+    limit = signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # was pytest-timeout's
     try:
-        signal.setitimer(signal.ITIMER_REAL, seconds)
         while True:
             call()
     except KeyboardInterrupt:
@@ -190,6 +194,7 @@ def interrupted_after(seconds: float, call: Call) -> bool:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, alarm)
+        signal.setitimer(signal.ITIMER_REAL, *limit)
         signal.signal(signal.SIGINT, interrupt)
 
 
