@@ -1,4 +1,4 @@
-"""The table of runs that took turns, for `compile.py` and `priority.py`."""
+"""The table of runs that took turns, for `nes_fps.py` and `ranks.py`."""
 
 from __future__ import annotations
 

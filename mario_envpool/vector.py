@@ -94,16 +94,16 @@ class MarioVectorEnv(VectorEnv[Observations, Actions, npt.NDArray[Any]]):
         self.num_envs = num_envs
         self.batch_size: int = self._pool.config["batch_size"]
         self.autoreset_mode = AutoresetMode(autoreset_mode)
-        if self.autoreset_mode is AutoresetMode.DISABLED and self.batch_size < num_envs:
-            raise ValueError(
-                f"autoreset_mode={autoreset_mode!r} needs batch_size == num_envs, here "
-                f"it is {self.batch_size} of {num_envs}: leave out batch_size"
-            )
-        if render_mode == "rgb_array_list" and self.batch_size < num_envs:
-            raise ValueError(
-                "render_mode='rgb_array_list' needs batch_size == num_envs, here it "
-                f"is {self.batch_size} of {num_envs}: leave out batch_size"
-            )
+        whole = {
+            "autoreset_mode": self.autoreset_mode is AutoresetMode.DISABLED,
+            "render_mode": render_mode == "rgb_array_list",
+        }
+        for name, is_needed in whole.items():
+            if is_needed and self.batch_size < num_envs:
+                raise ValueError(
+                    f"{name}={self._arguments[name]!r} needs batch_size == num_envs, "
+                    f"here it is {self.batch_size} of {num_envs}: leave out batch_size"
+                )
         self._screens: list[list[npt.NDArray[np.uint8]]] = [[] for _ in range(num_envs)]
         self.metadata = {
             "render_modes": list(_RENDER_MODES),

@@ -74,7 +74,8 @@ def make(
         id: an id of 7.4.0 or of 9.x, such as "SuperMarioBros-4-2-v0".
         api: "gym" for 4-tuples or "gymnasium" for 5-tuples. None: "gymnasium" with a
             ``render_mode``, except with ``apply_api_compatibility``; else "gym".
-        render_mode: "rgb_array" or "human".
+        render_mode: "rgb_array" or "human"; with ``apply_api_compatibility`` also
+            "rgb".
         max_episode_steps: steps after which an episode is truncated.
         apply_api_compatibility: True: 5-tuples, from Gym 0.26 where it is installed.
         **kwargs: arguments of ``SuperMarioBrosEnv`` (``reward="v9"``) or
@@ -87,14 +88,14 @@ def make(
     """
     env_id = id.rpartition(":")[2].removeprefix(f"{NAMESPACE}/")
     spec = _spec(env_id)
-    gym: Any = None
+    gym: Any = old_gym() if apply_api_compatibility else None
     if apply_api_compatibility:
-        api = "gym" if (gym := old_gym()) and has_five(gym) else "gymnasium"
+        api = "gym" if gym and has_five(gym) else "gymnasium"
     else:
         api = chosen_api(api, render_mode)
     if api == "gymnasium":
-        if render_mode == "rgb":  # the name in PyTorch's Mario tutorial
-            render_mode = "rgb_array"
+        if apply_api_compatibility and render_mode == "rgb":
+            render_mode = "rgb_array"  # PyTorch's Mario tutorial uses this name
         return gymnasium.make(
             spec, max_episode_steps, render_mode=render_mode, **kwargs
         )

@@ -38,9 +38,14 @@ def old_gym() -> types.ModuleType | None:
         ValueError: ``MARIO_COMPAT_LIBRARY`` has another value.
     """
     library = os.environ.get(LIBRARY, "gym")
-    if library not in ("gym", "gymnasium"):
-        raise ValueError(f"{LIBRARY}={library!r} is not 'gym' or 'gymnasium'")
+    check_library(LIBRARY, library)
     return _import_gym() if library == "gym" else None
+
+
+def check_library(name: str, library: str) -> None:
+    """Raises ValueError if there is no such library; `name` is what gave it."""
+    if library not in ("gym", "gymnasium"):
+        raise ValueError(f"{name}={library!r} is not 'gym' or 'gymnasium'")
 
 
 @functools.cache

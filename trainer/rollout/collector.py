@@ -30,7 +30,7 @@ from trainer.models import NativeNetwork, PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, IntArray, native, together
 from trainer.rollout.episodes import BoolArray, FloatArray, OpenEpisodes
 from trainer.rollout.finished import FinishedEpisodes
-from trainer.rollout.store import Rollouts, Rows, decisions
+from trainer.rollout.store import Rollouts, Rows, decided, decisions
 
 
 def sample(logits: Tensor, generator: torch.Generator) -> Tensor:
@@ -94,7 +94,8 @@ class Actor:
         noise.exponential_(generator=self._generator)
         if (network := self._network(pixels)) is not None:
             records = network.decide(pixels, levels, noise, self._version)
-            return self._decided(records, state)
+            columns = decided(records, self._num_actions)
+            return ActorOutput(*columns, state, records)
         return ActorOutput(*self._forward(pixels, state, is_first, levels, noise))
 
     @property
@@ -120,12 +121,6 @@ class Actor:
             self._native = NativeNetwork.of(self.model, shape) if on else None
         return self._native
 
-    def _decided(self, records: Tensor, state: Tensor) -> ActorOutput:
-        """The output whose tensors are columns of `decisions`."""
-        numbers = records.view(torch.float32)[:, 4:]
-        logits = numbers[:, 1 : 1 + self._num_actions]
-        return ActorOutput(records[:, 0], logits, numbers[:, 0], state, records)
-
     @torch.no_grad()
     def _run(
         self,
@@ -147,7 +142,7 @@ class Actor:
         """The critic's values, (n,) float32; takes the arguments of `__call__`."""
         if (network := self._network(pixels)) is not None:
             records = network.decide(pixels, levels, None, self._version)
-            return self._decided(records, state).values
+            return decided(records, self._num_actions)[2]
         return self._evaluate(pixels, state, is_first, levels)[1]
 
     def _evaluate(

@@ -82,6 +82,12 @@ def decisions(
     return torch.cat(parts, 1).view(torch.int64)
 
 
+def decided(records: Tensor, num_actions: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Actions, logits and values of `decisions`, as views: faster than `_columns`."""
+    numbers = records.view(torch.float32)[:, 4:]
+    return records[:, 0], numbers[:, 1 : 1 + num_actions], numbers[:, 0]
+
+
 def _columns(records: Tensor, kind: np.dtype[np.void]) -> dict[str, Tensor]:
     """Views of the fields of records (rows, words) int64."""
     stored, result = records.view(torch.uint8), {}

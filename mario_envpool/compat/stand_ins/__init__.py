@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from ...rom import STAND_INS
-from ..libraries import LIBRARY
+from ..libraries import LIBRARY, check_library
 
 _PACKAGES = ("gym_super_mario_bros", "nes_py")
 
@@ -34,9 +34,7 @@ def install(library: str = "gym") -> None:
         ImportError: one of the two packages is imported already.
         ValueError: there is no such library.
     """
-    if library not in ("gym", "gymnasium"):
-        raise ValueError(f"library={library!r} is not 'gym' or 'gymnasium'")
-    os.environ[LIBRARY] = library
+    check_library("library", library)
     for name in _PACKAGES:
         file = getattr(sys.modules.get(name), "__file__", None)
         if name in sys.modules and STAND_INS not in Path(file or "").parents:
@@ -45,6 +43,7 @@ def install(library: str = "gym") -> None:
                 "mario_envpool.compat.install() before the first import of "
                 f"{' or '.join(_PACKAGES)}"
             )
+    os.environ[LIBRARY] = library
     if str(STAND_INS) not in sys.path:
         sys.path.insert(0, str(STAND_INS))
         importlib.invalidate_caches()
