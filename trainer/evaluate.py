@@ -26,11 +26,18 @@ starts.
     python -m trainer.evaluate --checkpoint RUN --repeat-action-probability 0 0.1
     python -m trainer.evaluate --policy released:8-1
     python -m trainer.evaluate --policy released:all
+    python -m trainer.evaluate --policy released:all --whole-game
 
 `--policy` is another name of `--checkpoint`. `released:8-1` is the policy for 8-1 that
 comes with this package, and `released:one` is its network for all
 levels. `released:all`, or the folder of a release, plays all policies as the card
 describes and shows the results beside those of the card.
+
+`--whole-game` plays attempts at the whole game instead, each from power-on with three
+lives, without cuts: by one network, or by a policy for each level, chosen by the level
+that the game's RAM names. The tables show how many levels an attempt passes before its
+first lost life and in all, how many attempts clear the last castle, and where lives are
+lost. The folder then has whole-game.json and whole-game.png.
 
 The command does not disturb a run in progress. It also writes table.json, heatmap.png,
 deaths-1-1.png and so on to the folder `evaluation` of the run. Tasks without levels,
@@ -51,9 +58,10 @@ from typing import Annotated
 import tyro
 
 from trainer.cli import main_of
-from trainer.evaluation.protocol import evaluate_checkpoint
-from trainer.evaluation.results import STALL_STEPS
-from trainer.evaluation.tables import progress, show, show_replayed
+from trainer.evaluation.protocol import evaluate_checkpoint, evaluate_whole_game
+from trainer.evaluation.results import STALL_STEPS, Evaluation
+from trainer.evaluation.tables import progress, show, show_games, show_replayed
+from trainer.evaluation.whole_game import GameEvaluation
 from trainer.machine.files import make_folder, write_json
 from trainer.models import released
 from trainer.models.policy import run_folder
@@ -81,6 +89,11 @@ class EvaluateConfig:
     """Levels such as 1-1,4-2, or all; the default is the training and test levels of
     the run."""
 
+    whole_game: bool = False
+    """Play attempts at the whole game, from power-on with three lives. A folder of
+    policies, such as released:all, plays each level with its own; --episodes is the
+    number of attempts."""
+
     episodes: int = 100
     """Exact number of sampled episodes per level."""
 
@@ -94,9 +107,9 @@ class EvaluateConfig:
     argmax: bool = True
     """Also play greedily (the most probable action), once from each start."""
 
-    stall_steps: int = STALL_STEPS
+    stall_steps: int | None = None
     """Steps without a new best position after which an episode fails; 0: no such limit.
-    Tasks of EnvPool have no such limit."""
+    The default is 250, and 0 with --whole-game. Tasks of EnvPool have no such limit."""
 
     ema: bool = True
     """Play the averaged weights if the checkpoint has them."""
@@ -145,8 +158,44 @@ def _replay(config: EvaluateConfig) -> None:
         write_json(config.out / "table.json", content)
 
 
+def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
+    """Plays levels, a task without levels, or whole games."""
+    options = dict(vars(config))
+    for name in ("checkpoint", "json", "out", "pictures", "whole_game"):
+        del options[name]
+    if config.stall_steps is None:
+        options["stall_steps"] = 0 if config.whole_game else STALL_STEPS
+    if not config.whole_game:
+        with progress() as on_progress:
+            return evaluate_checkpoint(
+                config.checkpoint, **options, on_progress=on_progress
+            )
+    if config.levels:
+        raise ValueError("--whole-game plays all levels: leave out --levels")
+    if config.reward_fn:
+        raise ValueError("--whole-game counts no rewards: leave out --reward-fn")
+    del options["levels"], options["reward_fn"]
+    with progress("attempts") as on_progress:
+        return evaluate_whole_game(
+            config.checkpoint, **options, on_progress=on_progress
+        )
+
+
+def _draw(result: Evaluation | GameEvaluation, folder: Path) -> int:
+    """Draws the pictures; returns their number."""
+    # Imported here, so that Matplotlib loads only for pictures.
+    from trainer.evaluation.plots import draw, draw_games
+
+    if isinstance(result, GameEvaluation):
+        draw_games(result, folder / "whole-game.png")
+        return 1
+    if not result.levels:
+        return 0
+    return len(list(draw(result.about, result.levels, folder)))
+
+
 def _run(config: EvaluateConfig) -> None:
-    if released.is_release(config.checkpoint):
+    if released.is_release(config.checkpoint) and not config.whole_game:
         _replay(config)
         return
     run_dir, folder = run_folder(config.checkpoint), config.out
@@ -154,26 +203,19 @@ def _run(config: EvaluateConfig) -> None:
         folder = run_dir / "evaluation"
     if folder is not None:
         make_folder(folder)
-    options = dict(vars(config))
-    for name in ("checkpoint", "json", "out", "pictures"):
-        del options[name]
-    with progress() as on_progress:
-        result = evaluate_checkpoint(
-            config.checkpoint, **options, on_progress=on_progress
-        )
+    result = _play(config)
     if config.json:
         print(json.dumps(result.to_dict(), indent=2), flush=True)
+    elif isinstance(result, GameEvaluation):
+        show_games(result)
     else:
         show(result)
     written = f"wrote no files: {config.checkpoint} is not in a run folder; see --out"
     if folder is not None:
-        write_json(folder / "table.json", result.to_dict())
-        written = f"wrote table.json to {folder}"
-        if config.pictures and result.levels:
-            # Imported here, so that Matplotlib loads only for pictures.
-            from trainer.evaluation.plots import draw
-
-            count = len(list(draw(result.about, result.levels, folder)))
+        name = "whole-game.json" if config.whole_game else "table.json"
+        write_json(folder / name, result.to_dict())
+        written = f"wrote {name} to {folder}"
+        if config.pictures and (count := _draw(result, folder)):
             written += f", and {count} picture{'s' * (count != 1)}"
     if not config.json:
         print(written)

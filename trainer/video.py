@@ -8,6 +8,7 @@ evaluations, which no run trains with.
     python -m trainer.video --checkpoint runs/TASK-TIME --level 4-2 --out 4-2.gif
     python -m trainer.video --policy released:8-1
     python -m trainer.video --checkpoint runs/TASK-TIME --levels all --grid
+    python -m trainer.video --policy released:all --whole-game
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -47,13 +48,17 @@ from trainer.film.filmed_env import (
     HEIGHT,
     WIDTH,
     FilmedEnv,
+    GamePlayer,
     Picture,
     Player,
     Reading,
     film_episode,
     game_config,
     trained,
+    whole_game_config,
 )
+from trainer.models import released
+from trainer.models.level_policies import load_level_policies
 from trainer.models.policy import (
     Policy,
     load_policy,
@@ -82,6 +87,11 @@ class VideoConfig:
     levels: Annotated[str, tyro.conf.arg(aliases=["--level"])] = ""
     """Levels such as 1-1 or 1-1,4-2, or "all"; the default is what the run plays."""
 
+    whole_game: bool = False
+    """Film the whole game from power-on with three lives, with the waits between
+    levels. A folder of policies, such as released:all, plays each level with its
+    own."""
+
     grid: bool = False
     """Show all levels at once in a grid, instead of one after the other."""
 
@@ -101,8 +111,9 @@ class VideoConfig:
     fps: Literal[0, 60, 30, 20, 15, 10] = 0
     """Frames per second of the video; 0: 60, or 30 in a grid, or 20 in a GIF."""
 
-    max_seconds: float = option(300.0, least=1)
-    """Longest video in seconds; later parts are cut off."""
+    max_seconds: float = option(0.0, least=0)
+    """Longest video in seconds; later parts are cut off. 0: 300, and no limit with
+    --whole-game."""
 
     argmax: bool = False
     """Take greedy (most probable) actions; otherwise actions are sampled, as in
@@ -131,8 +142,18 @@ def film(config: VideoConfig) -> Path:
         raise ValueError(
             f"a grid shows one episode of each level, got episodes={config.episodes}"
         )
+    if config.whole_game and (config.grid or config.levels):
+        raise ValueError("a whole game plays all levels: leave out --levels and --grid")
     if config.out is not None:
         check_suffix(config.out)
+    gif = config.out is not None and config.out.suffix.lower() == ".gif"
+    every = 60 // (config.fps or (20 if gif else 30 if config.grid else 60))
+    if config.whole_game:
+        camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
+        limit = config.max_seconds or float("inf")
+        return _write(
+            config, "whole-game", camera, _whole_games(config, camera), every, limit
+        )
     policy = load_policy(
         config.checkpoint,
         playing_device(config.device),
@@ -149,9 +170,6 @@ def film(config: VideoConfig) -> Path:
         seed: FilmedEnv(game_config(policy.env, level=level, **changes), seed=seed)
         for seed, level in enumerate(levels, first_seed(config.seed))
     }
-    path = _out(config, "-to-".join(dict.fromkeys((levels[0], levels[-1]))))
-    gif = path.suffix.lower() == ".gif"
-    every = 60 // (config.fps or (20 if gif else 30 if config.grid else 60))
     view: Grid | Camera
     if config.grid:
         view = Grid(len(games), best_columns(len(games)), config.scale or 1)
@@ -159,10 +177,24 @@ def film(config: VideoConfig) -> Path:
     else:
         view = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
         pictures = _in_turn(config, policy, games, view)
+    what = "-to-".join(dict.fromkeys((levels[0], levels[-1])))
+    return _write(config, what, view, pictures, every, config.max_seconds or 300.0)
+
+
+def _write(
+    config: VideoConfig,
+    what: str,
+    view: Grid | Camera,
+    pictures: Iterator[Picture],
+    every: int,
+    max_seconds: float,
+) -> Path:
+    """Writes pictures to the file; `what` was filmed, and every n-th frame."""
+    path = _out(config, what)
     fps, left_out = FRAMES_PER_SECOND / every, 0
     with VideoWriter(path, size=view.size, fps=fps) as writer:
         for picture in pictures:
-            if writer.count < config.max_seconds * fps:
+            if writer.count < max_seconds * fps:
                 writer.write(picture)
             else:
                 left_out += 1
@@ -177,7 +209,9 @@ def _out(config: VideoConfig, levels: str) -> Path:
         return config.out
     run_dir = run_folder(config.checkpoint) or Path()
     what = "grid" if config.grid else levels
-    names = dict.fromkeys((policy_name(config.checkpoint), what))
+    several = released.is_release(config.checkpoint)
+    name = "" if several else policy_name(config.checkpoint)
+    names = dict.fromkeys((name, what))
     return run_dir / "videos" / f"{'-'.join(filter(None, names)) or 'play'}.mp4"
 
 
@@ -194,6 +228,25 @@ def _in_turn(
             for shot in film_episode(game, game.reset(), player, caption):
                 yield from camera.develop(shot)
             print(shot.reading, flush=True)
+
+
+def _whole_games(config: VideoConfig, camera: Camera) -> Iterator[Picture]:
+    """Pictures of attempts at the whole game; prints a line about each."""
+    policies = load_level_policies(
+        config.checkpoint,
+        playing_device(config.device),
+        ema=config.ema,
+        model=config.model,
+    )
+    options = whole_game_config(policies.env)
+    seed = first_seed(config.seed)
+    game = FilmedEnv(options, seed=seed, waits=options["timing"] == "console")
+    player = GamePlayer(policies, seed=seed, argmax=config.argmax)
+    for _ in range(config.episodes):
+        caption = trained(policies.steps)
+        for shot in film_episode(game, game.reset(), player, caption):
+            yield from camera.develop(shot)
+        print(shot.reading, flush=True)
 
 
 def _side_by_side(

@@ -10,6 +10,7 @@ which `python -m trainer.plan --replay FILE` plays again.
     python -m trainer.watch --checkpoint runs/TASK-TIME
     python -m trainer.watch --checkpoint runs/TASK-TIME --level 1-2 --speed 0.5
     python -m trainer.watch --policy released:8-1
+    python -m trainer.watch --policy released:all --whole-game
     python -m trainer.watch --human --level 4-1 --record play.json
     python -m trainer.watch --policy FILE --record 1.json --display none --episodes 9
     python -m trainer.watch --web --policy released:8-1
@@ -117,6 +118,19 @@ def check(config: WatchConfig) -> None:
             not config.web and config.human == policy,
             "give either --checkpoint RUN_OR_FILE, to watch its policy, or --human, to "
             "play yourself",
+        ),
+        (
+            config.whole_game and config.human,
+            "--whole-game plays a policy: leave out --human, which goes on with the "
+            "next level by itself",
+        ),
+        (
+            config.whole_game and config.web,
+            "--web shows single levels: leave out --whole-game or --web",
+        ),
+        (
+            config.whole_game and bool(config.level),
+            "--whole-game plays all levels: leave out --level",
         ),
         (
             config.display == "none" and not (config.record and config.episodes),

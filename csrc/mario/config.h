@@ -76,6 +76,10 @@ namespace mario {
     "gym-super-mario-bros does; false: waits run at full length inside a "    \
     "step, and the console receives only buttons (a movie that any emulator " \
     "plays)")                                                                 \
+  X(bool, step_ends_at_waits, false,                                          \
+    "a step ends early where a wait was skipped, so that no button is held "  \
+    "into the next level or life; false: the rest of its frames follow, as "  \
+    "in gym-super-mario-bros")                                                \
   X(bool, episodic_life, false,                                               \
     "in the whole game, losing a life terminates the episode, and the next "  \
     "reset continues the game (an episode of one level always ends with the " \

@@ -222,13 +222,27 @@ pool::Outcome Env::Step(int32_t action, pool::Scratch& lent) {
   StepProgress step{.buttons = shared_->buttons()[action]};
   while (!step.is_over) {
     RunFrameOfStep(&step, scratch);
-    if (step.end == EndReason::kNone) SkipWaits();
+    SkipWaitsOfStep(&step);
   }
   return FinishStep(step, scratch);
 }
 
 void Env::SkipWaits() {
   game_.SkipWaits(shared_->whole_game(), shared_->config().cut_waits);
+}
+
+// Returns whether the info is now of the frame after a wait, which ends the
+// step.
+bool Env::SkipWaitsOfStep(StepProgress* step) {
+  if (step->end != EndReason::kNone) return false;
+  const uint64_t before = game_.frames();
+  SkipWaits();
+  if (!shared_->config().step_ends_at_waits || game_.frames() == before) {
+    return false;
+  }
+  step->is_over = true;
+  ReadInfo(game_.ram_view());
+  return true;
 }
 
 // Whether the next frame is one of the last frames of the step, which are

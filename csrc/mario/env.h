@@ -170,6 +170,7 @@ class Env final : public pool::Env {
   void RunFrameOfStep(StepProgress* step, Scratch& scratch);
   void RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch);
   void CountFrameOfStep(StepProgress* step);
+  bool SkipWaitsOfStep(StepProgress* step);
   pool::Outcome FinishStep(const StepProgress& step, Scratch& scratch);
   EndReason FindEnd(const RamView& view, const StepStats& stats) const;
   void ReadInfo(const RamView& view);

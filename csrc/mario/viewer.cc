@@ -21,10 +21,11 @@ pool::Outcome Env::StepForViewer(int32_t action, Scratch& scratch,
       const std::vector<uint8_t>& picture = scratch.pixels[game_.frames() & 1];
       film->insert(film->end(), picture.begin(), picture.end());
     }
-    if (step.is_over) {
+    const auto keep_ram = [&] {
       std::memcpy(info_ram, game_.console().ram(), nes::kRamBytes);
-    }
-    if (skip_waits && step.end == EndReason::kNone) SkipWaits();
+    };
+    if (step.is_over) keep_ram();
+    if (skip_waits && SkipWaitsOfStep(&step)) keep_ram();
   }
   return FinishStep(step, scratch);
 }

@@ -300,3 +300,40 @@ def test_area_pointer_is_that_of_the_loaded_room(
         announced.add(int(env.ram[0x0750]))
     assert pointers == {pointer}
     assert announced - {pointer}
+
+
+@pytest.mark.parametrize("cut_waits", [True, False])
+@pytest.mark.parametrize("kind", ["gray", "tiles"])
+def test_a_step_that_ends_at_waits(make_env: Any, cut_waits: bool, kind: str) -> None:
+    """No button is held into the next life, and the row is of its first frame."""
+    options = {"action_set": "right_only", "frame_skip": 6, "obs_type": kind}
+    options |= {"cut_waits": cut_waits, "step_ends_at_waits": True}
+    env, filmed, held = (
+        make_env("SuperMarioBros-v0", **options | change)
+        for change in ({}, {}, {"step_ends_at_waits": False})
+    )
+    for each in (env, filmed, held):
+        each.reset()
+        each.ram[0x07F8:0x07FB] = 0, 0, 1  # the clock runs out
+    steps = 0
+    while env.ram[0x75A] == 2:
+        *_, seen = env.step(1)
+        frames, *_, also_seen = filmed.film(1)
+        held.step(1)
+        steps += 1
+    assert steps < 30
+    assert len(frames) < 6
+    assert env.snapshot() == filmed.snapshot()
+    for name, value in seen.items():
+        np.testing.assert_array_equal(value, also_seen[name], err_msg=name)
+    assert seen["info:life"] == 1
+    assert seen["info:x_pos"] == 40
+    # Speed and position of the player; the other environment runs already.
+    assert (env.ram[0x57], env.ram[0x86]) == (0, 40)
+    assert held.ram[0x57] > 0
+    # The observation is of the frame that is shown.
+    later = make_env("SuperMarioBros-v0", **options)
+    later.reset()
+    later.restore(env.snapshot())
+    np.testing.assert_array_equal(env.render(), later.render())
+    np.testing.assert_array_equal(env.info_ram(), env.ram)

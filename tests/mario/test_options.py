@@ -52,6 +52,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "frame_max": ({}, True),
     "hud": ({}, "mask"),
     "cut_waits": (WHOLE_GAME, False),
+    "step_ends_at_waits": (WHOLE_GAME, True),
     "episodic_life": (WHOLE_GAME, True),
     "reward_clip": ({}, True),
     "noop_max": ({}, 60),

@@ -98,9 +98,13 @@ def make_run(folder, seed=1, solved=True, count=1):
     (folder / "evaluations.jsonl").write_text("\n".join(found))
     (folder / "checkpoints" / "step-000030000.pt").write_bytes(b"x" * 100)
     (folder / "messages.txt").write_text(f"    0:01  {EVIL}\n")
-    for name in ("evaluation/heatmap.png", "evaluation/deaths-4-2.png"):
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_bytes(PNG)
+    for name in ("heatmap", "deaths-4-2", "whole-game"):
+        path = folder / "evaluation" / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(PNG)
+    games = {"argmax": False, "episodes": 9, "finished": 1, "passed_mean": 6.5}
+    table = {"checkpoint": EVIL, "trained_steps": 30000, "results": [games, 5]}
+    (folder / "evaluation" / "whole-game.json").write_text(json.dumps(table))
     (folder / "videos").mkdir()
     (folder / "videos" / "first clear.mp4").write_bytes(b"a film")
     (folder / "videos" / "videos.json").write_text("{}")
@@ -148,7 +152,7 @@ def test_a_page_has_everything(page_of_a_run):
     shown = " ".join(" ".join(parsed.text).split())
     for section in (
         "Curves", "Levels in training", "Evaluation", "Evaluation by level", "Heat map",
-        "Deaths", "Videos", "Checkpoints", "Settings", "Messages",
+        "Deaths", "Whole game", "Videos", "Checkpoints", "Settings", "Messages",
     ):  # fmt: skip
         assert f"<h2>{section}</h2>" in text
     for part in (
@@ -160,8 +164,10 @@ def test_a_page_has_everything(page_of_a_run):
         assert part in shown, part
     row = "4-2 greedy 0 31 16% (7% to 33%) 1 900 - 23 3 0"
     cells = re.findall(r"<tr>(.*?)</tr>", text)
-    assert row in [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
-    assert parsed.tags.count("img") == 2
+    rows = [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
+    assert row in rows
+    assert "sampled 9 1 - 6.5 - - -" in rows
+    assert parsed.tags.count("img") == 3
     assert parsed.tags.count("video") == 1
     assert "No data for" not in shown
     assert "nan_batch" not in shown
@@ -180,7 +186,7 @@ def test_a_page_needs_no_network_and_runs_nothing(page_of_a_run):
     assert not re.search(r"url\((?!#)|@import|https?://", text)
     assert "script" not in parsed.tags
     assert "link" not in parsed.tags
-    assert text.count("&lt;script&gt;alert(&#x27;1 &amp; 2&#x27;)") == 2
+    assert text.count("&lt;script&gt;alert(&#x27;1 &amp; 2&#x27;)") == 3
     assert text.count("&lt;script&gt;alert(1 &amp; 2)") == 1  # a word of the command
 
 

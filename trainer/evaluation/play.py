@@ -17,10 +17,13 @@ import torch
 from torch import Tensor, nn
 
 from trainer.config.options import MAX_SEED, check_seed
+from trainer.config.tasks import LevelPlaces
 from trainer.envs.pool import SEED_STRIDE
 from trainer.machine.cuda import HostToDevice
+from trainer.models.level_policies import LevelPolicies
+from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
-from trainer.rollout.episodes import Episode, OpenEpisodes
+from trainer.rollout.episodes import BoolArray, Episode, OpenEpisodes, StepColumns
 
 # Number of seeds of an evaluation, and so the most environments with different seeds.
 MAX_SEEDS = 128
@@ -36,6 +39,10 @@ _CPU_ROWS = 128
 
 # Fields of `info` to keep from the row that ends an episode, if the task has them.
 _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
+
+
+# A network, and its autocast type.
+_Network = tuple[nn.Module, torch.dtype | None]
 
 
 class Played(NamedTuple):
@@ -69,7 +76,7 @@ def wilson(successes: int, count: int, z: float = 1.959964) -> tuple[float, floa
 
 def play(
     pool: Any,
-    model: nn.Module,
+    model: nn.Module | LevelPolicies,
     num_episodes: int,
     *,
     device: torch.device,
@@ -78,25 +85,36 @@ def play(
     groups: int = 1,
     game: Sequence[str] = (),
     tell: Callable[[int], None] | None = None,
+    on_rows: Callable[[StepColumns], None] | None = None,
 ) -> list[Played]:
     """Plays `num_episodes` episodes, divided evenly among the environments.
 
     An environment stops when it has played its share. The weights must not change
-    meanwhile.
+    meanwhile. `on_rows` is called with the rows of each recv.
     """
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)
     left[: num_episodes % num_envs] += 1
     episodes = OpenEpisodes(num_envs, game=game)
     played: list[Played] = []
+    choose: Callable[[StepColumns], tuple[IntArray, BoolArray]]
+    if isinstance(model, LevelPolicies):
+        choose = _ByLevel(model, num_envs)
+        networks: list[_Network] = [(p.model, p.dtype) for p in model.policies]
+        actions = model.actions
+    else:
+        choose, networks, actions = _only_network, [(model, dtype)], []
     pool.async_reset()
     # The first recv returns all environments, later ones return groups.
     waiting, parts = 1, groups
-    with _acting(pool, model, device, dtype, generator) as send:
+    with _acting(pool, networks, actions, device, generator) as send:
         while waiting:
             obs, reward, terminated, truncated, info = pool.recv()
             columns = episodes.observe(reward, terminated, truncated, info)
-            env_id, opening = columns.env_id, columns.is_first
+            env_id = columns.env_id
+            choice, begins = choose(columns)
+            if on_rows is not None:
+                on_rows(columns)
             for row, episode in columns.finished:
                 last = {name: int(info[name][row]) for name in _LAST if name in info}
                 played.append(Played(int(env_id[row]), episode, last))
@@ -108,54 +126,102 @@ def play(
                 if rows.size:
                     # A slice is a view of the pool's memory, without a copy.
                     pick = rows if rows.size < len(env_id) else slice(None)
-                    send(obs[pick], env_id[pick], opening[pick])
+                    send(obs[pick], env_id[pick], begins[pick], choice[pick])
                     waiting += 1
             waiting, parts = waiting - 1, 1
     return played
 
 
+def _only_network(columns: StepColumns) -> tuple[IntArray, BoolArray]:
+    """Network 0 for all rows; a memory is cleared where an episode begins."""
+    return np.zeros(len(columns.env_id), np.int64), columns.is_first
+
+
+class _ByLevel:
+    """Chooses the network of each row by its level, as RAM says."""
+
+    def __init__(self, policies: LevelPolicies, num_envs: int) -> None:
+        self._policies = policies
+        self._places = LevelPlaces(policies.levels)
+        self._level = np.full(num_envs, -1, np.int64)
+        self._choice = np.zeros(num_envs, np.int64)
+
+    def __call__(self, columns: StepColumns) -> tuple[IntArray, BoolArray]:
+        """The network of each row, and whether its memory is to be cleared."""
+        env, place = columns.env_id, self._places(columns.level)
+        begins = columns.is_first
+        if self._policies.restarts:
+            begins = begins | columns.lost_life | (columns.level != self._level[env])
+        self._level[env] = columns.level
+        # A level outside the game, such as the minus world, keeps the policy.
+        known = place >= 0
+        self._choice[env[known]] = self._policies.choice[place[known]]
+        return self._choice[env], begins
+
+
 @contextmanager
 def _acting(
     pool: Any,
-    model: nn.Module,
+    networks: Sequence[_Network],
+    actions: Sequence[IntArray],
     device: torch.device,
-    dtype: torch.dtype | None,
     generator: torch.Generator | None,
 ) -> Iterator[Callable[..., None]]:
     """A function that acts for some environments, in evaluation mode.
 
-    It has the memory state of every environment.
+    It has the memory state of every environment. Networks come with their autocast
+    type. `actions` has the numbers of their actions in the pool; (): they are the same.
     """
     num_envs = len(pool.all_env_ids)
     most = _CPU_ROWS if device.type == "cpu" else num_envs
-    state = torch.zeros(num_envs, cast(int, model.state_size), device=device)
+    models = [model for model, _ in networks]
+    states = [
+        torch.zeros(num_envs, cast(int, model.state_size), device=device)
+        for model in models
+    ]
+    numbers = [torch.from_numpy(table).to(device) for table in actions]
     stage = HostToDevice(device, pool)
 
-    def act(env: Tensor, pixels: Tensor, is_first: Tensor) -> Tensor:
-        output, state[env] = model(pixels[None], state[env], is_first[None])
+    def act(k: int, env: Tensor, pixels: Tensor, is_first: Tensor) -> Tensor:
+        (model, dtype), state = networks[k], states[k]
+        with torch.autocast(device.type, dtype, dtype is not None):
+            output, state[env] = model(pixels[None], state[env], is_first[None])
         logits: Tensor = output.logits[0]
-        return sample(logits, generator) if generator else logits.argmax(-1)
+        action = sample(logits, generator) if generator else logits.argmax(-1)
+        return numbers[k][action] if numbers else action
 
     def send(
         obs: npt.NDArray[np.uint8],
         env_id: npt.NDArray[np.int32],
         is_first: npt.NDArray[np.bool_],
+        choice: IntArray,
     ) -> None:
         inputs = (stage(env_id.astype(np.int64)), stage(obs), stage(is_first))
-        parts = range(0, len(env_id), most)
-        actions = [act(*(column[at : at + most] for column in inputs)) for at in parts]
-        pool.send(torch.cat(actions).to("cpu", torch.int32).numpy(), env_id)
+        result = torch.empty(len(env_id), dtype=torch.int64, device=device)
+        chosen = np.unique(choice)
+        for k in chosen:
+            count = np.count_nonzero(choice == k)
+            parts: list[Any] = [slice(at, at + most) for at in range(0, count, most)]
+            if len(chosen) > 1:  # else views, without a copy
+                rows = torch.from_numpy(np.flatnonzero(choice == k)).to(device)
+                parts = [rows[part] for part in parts]
+            for part in parts:
+                result[part] = act(k, *(column[part] for column in inputs))
+        pool.send(result.to("cpu", torch.int32).numpy(), env_id)
 
-    training, search = model.training, torch.backends.cudnn.benchmark
-    model.eval()
+    training, search = [m.training for m in models], torch.backends.cudnn.benchmark
+    for model in models:
+        model.eval()
     # Batches shrink at the end; a search for the fastest convolution for each size
     # would cost more than it saves.
     torch.backends.cudnn.benchmark = False
     try:
-        # A single autocast casts the weights only once.
+        # Weights are cast only once for all autocasts within the outermost.
+        _, dtype = networks[0]
         autocast = torch.autocast(device.type, dtype, dtype is not None)
         with closing(stage), torch.no_grad(), autocast:
             yield send
     finally:
-        model.train(training)
+        for model, mode in zip(models, training, strict=True):
+            model.train(mode)
         torch.backends.cudnn.benchmark = search

@@ -25,6 +25,7 @@ from mario_envpool import _core, rom
 from mario_envpool.registration import TASKS
 from trainer.config.tasks import STAGES, all_levels, game_of
 from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.evaluation.whole_game import GameEvaluation
 from trainer.machine.files import replacing
 
 # Shades of a rate; lighter is higher, also for colour-blind readers.
@@ -128,6 +129,34 @@ def heat_map(
     bar.outline.set_visible(False)
     bar.set_label("clear rate, sampled actions")
     figure.suptitle(title, fontsize=10)
+    with replacing(path) as file:
+        figure.savefig(file)
+
+
+def draw_games(evaluation: GameEvaluation, path: Path) -> None:
+    """Draws, by level, how many attempts reached it and the lives lost there."""
+    result = evaluation.results[0]
+    levels = all_levels(evaluation.about["task"])
+    levels = levels[: levels.index([*result.reached][-1]) + 1]
+    figure = Figure(
+        figsize=(max(6.4, 0.32 * len(levels)), 3.6), dpi=_DPI, layout="constrained"
+    )
+    axes = figure.add_subplot()
+    reached = [result.reached.get(level, 0) for level in levels]
+    axes.step(range(len(levels)), reached, where="mid", label="attempts that reach it")
+    lost = [result.lost.get(level, 0) for level in levels]
+    axes.bar(
+        range(len(levels)), lost, color=_STYLES["died"]["color"], label="lives lost"
+    )
+    axes.set_xticks(range(len(levels)), levels, rotation=90, fontsize=8)
+    axes.set_ylim(0)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(
+        f"{result.episodes} attempts at the whole game: {result.finished} finished, "
+        f"{result.passed_before_death_mean:.2f} levels before the first lost life",
+        fontsize=10,
+    )
     with replacing(path) as file:
         figure.savefig(file)
 

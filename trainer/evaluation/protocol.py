@@ -35,7 +35,19 @@ from trainer.evaluation.results import (
     level_result,
     summarise,
 )
+from trainer.evaluation.whole_game import (
+    Attempts,
+    GameEvaluation,
+    GameResult,
+    game_result,
+)
+from trainer.models.level_policies import (
+    POOL_OPTIONS,
+    LevelPolicies,
+    load_level_policies,
+)
 from trainer.models.policy import load_policy, playing_device
+from trainer.rollout.episodes import StepColumns
 
 # Most environments that play at the same time, unless there are more levels.
 _MAX_ENVS = 512
@@ -204,11 +216,12 @@ def _play_task(model: nn.Module, env: EnvConfig, protocol: Protocol) -> dict[str
 
 
 def _play(
-    model: nn.Module,
+    model: nn.Module | LevelPolicies,
     env: EnvConfig,
     protocol: Protocol,
     num_envs: int,
     episodes: int,
+    on_rows: Callable[[StepColumns], None] | None = None,
     **options: Any,
 ) -> list[Played]:
     """Opens a pool, plays in it, and closes it."""
@@ -237,7 +250,87 @@ def _play(
             groups=2 if is_native(env.task) else 1,
             game=() if "stages" in options else game_levels(env.task),
             tell=protocol.on_episodes,
+            on_rows=on_rows,
         )
+
+
+def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
+    """Plays attempts at the whole game, each with three lives from power-on."""
+    protocol.check(policies.env)
+    count = protocol.share(len(policies.levels))
+    num_envs = min(count, MAX_SEEDS)
+    attempts = Attempts(num_envs, policies.levels)
+    noops = {"noops": list(range(num_envs))} if protocol.argmax else {}
+    _play(
+        policies,
+        policies.env,
+        protocol,
+        num_envs,
+        count,
+        attempts.observe,
+        **POOL_OPTIONS,
+        **noops,
+    )
+    return game_result(
+        attempts.ended,
+        policies.levels,
+        argmax=protocol.argmax,
+        repeat_action_probability=protocol.repeat_action_probability,
+    )
+
+
+def _protocols(
+    device: torch.device,
+    dtype: torch.dtype | None,
+    chances: Sequence[float],
+    argmax: bool,
+    **options: Any,
+) -> list[Protocol]:
+    """Sampled, then greedy actions, for each probability of sticky actions."""
+    if not chances:
+        raise ValueError("repeat_action_probability needs at least one value, got none")
+    return [
+        Protocol(
+            device, dtype, repeat_action_probability=chance, argmax=greedy, **options
+        )
+        for chance in dict.fromkeys(chances)
+        for greedy in (False, True)[: 1 + argmax]
+    ]
+
+
+def _about(
+    path: Path, env: EnvConfig, protocol: Protocol, steps: int, averaged: bool
+) -> dict[str, Any]:
+    """What was played, and how."""
+    about: dict[str, Any] = {
+        "checkpoint": str(path),
+        "task": env.task,
+        "trained_steps": steps,
+        "weights": "ema" if averaged else "latest",
+        "frame_skip": env.frame_skip,
+        "device": str(protocol.device),
+        "seed": protocol.seed,
+        "stream": protocol.stream,
+        "noop_max": protocol.noop_max,
+        "episodes": protocol.episodes,
+    }
+    if is_native(env.task):
+        about |= {"stall_steps": protocol.stall_steps, "timing": env.timing}
+    if env.rom_path:
+        about["rom_path"] = env.rom_path
+    return about
+
+
+class _Count:
+    """Adds up the episodes that have ended, for a progress bar."""
+
+    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
+        self._tell, self._done, self.total = tell, 0, 0
+
+    def __call__(self, ended: int) -> None:
+        self._done += ended
+        if self._tell is not None:
+            self._tell(self._done, self.total)
 
 
 def evaluate_checkpoint(
@@ -285,50 +378,22 @@ def evaluate_checkpoint(
         if levels
         else levels_of(env.levels, env.test_levels, env.task)
     )
-    if not repeat_action_probability:
-        raise ValueError("repeat_action_probability needs at least one value, got none")
-    done = 0
-
-    def count(ended: int) -> None:
-        nonlocal done
-        done += ended
-        if on_progress is not None:
-            on_progress(done, total)
-
-    # Sampled actions first, for each probability of sticky actions.
-    protocols = [
-        Protocol(
-            policy.device,
-            policy.dtype,
-            repeat_action_probability=chance,
-            argmax=greedy,
-            on_episodes=count,
-            **options,
-        )
-        for chance in dict.fromkeys(repeat_action_probability)
-        for greedy in (False, True)[: 1 + argmax]
-    ]
+    count = _Count(on_progress)
+    protocols = _protocols(
+        policy.device,
+        policy.dtype,
+        repeat_action_probability,
+        argmax,
+        on_episodes=count,
+        **options,
+    )
     for protocol in protocols:
         protocol.check(env)
-    total = max(1, len(played)) * sum(p.share(len(played)) for p in protocols)
-    about: dict[str, Any] = {
-        "checkpoint": str(path),
-        "task": env.task,
-        "trained_steps": policy.steps,
-        "weights": "ema" if policy.averaged else "latest",
-        "frame_skip": env.frame_skip,
-        "device": str(policy.device),
-        "seed": protocol.seed,
-        "stream": protocol.stream,
-        "noop_max": protocol.noop_max,
-        "episodes": protocol.episodes,
-    }
-    if is_native(env.task):
-        about |= {"stall_steps": protocol.stall_steps, "timing": env.timing}
+    shares = sum(protocol.share(len(played)) for protocol in protocols)
+    count.total = max(1, len(played)) * shares
+    about = _about(path, env, protocols[0], policy.steps, policy.averaged)
     if played:
         about["levels"] = list(played)
-    if env.rom_path:
-        about["rom_path"] = env.rom_path
     results: list[LevelResult] = []
     rows: list[dict[str, Any]] = []
     for protocol in protocols:
@@ -338,3 +403,53 @@ def evaluate_checkpoint(
         else:
             results += result
     return Evaluation(about, results, rows)
+
+
+def evaluate_whole_game(
+    path: Path,
+    *,
+    repeat_action_probability: Sequence[float] = (0.0,),
+    argmax: bool = True,
+    ema: bool = True,
+    model: str = "",
+    device: str = "auto",
+    on_progress: Callable[[int, int], None] | None = None,
+    **options: Any,
+) -> GameEvaluation:
+    """Plays attempts at the whole game with sampled actions, then with greedy actions.
+
+    Args:
+        path: what `load_level_policies` takes: one network, or a policy for each level.
+        repeat_action_probability: probabilities of sticky actions, each evaluated once.
+        argmax: also play greedy actions.
+        ema: play the averaged weights of a checkpoint that has them.
+        model: network of the user, module:Class, that the file may name.
+        device: auto, cpu, cuda or cuda:N.
+        on_progress: called with the number of attempts that have ended, and their total
+            number.
+        options: other fields of `Protocol`; `episodes` is the number of attempts with
+            sampled actions, and `stall_steps` is 0 by default.
+
+    Raises:
+        FileNotFoundError: there is no policy.
+        ValueError: an argument is out of range, or as of `load_level_policies`; raised
+            before any play.
+    """
+    policies = load_level_policies(path, playing_device(device), ema=ema, model=model)
+    count = _Count(on_progress)
+    one = policies.policies[0]
+    protocols = _protocols(
+        one.device,
+        one.dtype,
+        repeat_action_probability,
+        argmax,
+        on_episodes=count,
+        **{"stall_steps": 0} | options,
+    )
+    for protocol in protocols:
+        protocol.check(policies.env)
+    count.total = sum(protocol.share(len(policies.levels)) for protocol in protocols)
+    about = _about(path, policies.env, protocols[0], policies.steps, one.averaged)
+    about |= {"policies": len(policies.policies)} | POOL_OPTIONS
+    results = [evaluate_game(policies, protocol) for protocol in protocols]
+    return GameEvaluation(about, results)

@@ -21,6 +21,7 @@ from trainer.evaluation.results import (
     by_options,
     levels_in_a_row,
 )
+from trainer.evaluation.whole_game import GameEvaluation, GameResult
 
 # Keys of a replayed result: from this machine, and from the card of the release.
 _SIDES = ("here", "card")
@@ -32,6 +33,15 @@ _LEGEND = (
     "{} sampled episodes per level; greedy: cleared starts, with greedy actions;\n"
     "best x, steps: medians, steps of clears only; died, stall, time: how many\n"
     "episodes ended this way; dies at: x where most died, and how many"
+)
+_GAME_LEGEND = (
+    "finished: attempts that cleared the last castle (95 %); before a death, passed:\n"
+    "mean number of levels before the first lost life (95 %), and in all; warped:\n"
+    "levels that warp zones left out; lost: lives"
+)
+_LIVES_LEGEND = (
+    "sampled actions: attempts that reached a level, lives lost there, also for each\n"
+    "attempt that reached it, and attempts whose last life was lost there"
 )
 _TEST_LEGEND = "below the row train: levels that the run never trained on"
 
@@ -79,6 +89,55 @@ def show(evaluation: Evaluation) -> None:
             if argmax:
                 text += f", {levels_in_a_row(argmax):.2f} with greedy actions"
             console.print(text)
+
+
+def show_games(evaluation: GameEvaluation) -> None:
+    """Prints attempts at the whole game."""
+    about = evaluation.about
+    console = Console(highlight=False)
+    who = "a policy for each level" if about["policies"] > 1 else "one network"
+    console.print(
+        f"{about['checkpoint']}: {who}, {about['trained_steps']:,} steps\n"
+        f"{about['task']} from power-on, three lives; seed {about['seed']}, 0 to "
+        f"{about['noop_max']} idle frames; a step is {about['frame_skip']} frames",
+        soft_wrap=True,
+        markup=False,
+        emoji=False,
+    )
+    table = _table(
+        *("actions", "sticky", "attempts", "finished", "before a death", "passed"),
+        *("warped", "lost", "steps"),
+    )
+    for result in evaluation.results:
+        (low, high), mean = result.interval, result.passed_before_death_mean
+        half = result.passed_before_death_95[1] - mean
+        table.add_row(
+            "greedy" if result.argmax else "sampled",
+            f"{result.repeat_action_probability:g}",
+            str(result.episodes),
+            f"{result.finished} ({100 * low:.0f}-{100 * high:.0f} %)",
+            f"{mean:.2f} ± {half:.2f}",
+            f"{result.passed_mean:.2f}",
+            f"{result.skipped_mean:.2f}",
+            f"{result.lost_mean:.2f}",
+            f"{result.steps_mean:.0f}",
+        )
+    console.print(table)
+    console.print(_GAME_LEGEND, style="dim")
+    console.print(lives_table(evaluation.results[0]))
+    console.print(_LIVES_LEGEND, style="dim")
+
+
+def lives_table(result: GameResult) -> Table:
+    """A row per level that was reached: how often, and the lives lost there."""
+    table = _table("level", "reached", "lives lost", "for each", "last life")
+    for level, reached in result.reached.items():
+        lost = result.lost.get(level, 0)
+        ended = result.ended.get(level, 0)
+        table.add_row(
+            level, str(reached), str(lost), f"{lost / reached:.2f}", str(ended)
+        )
+    return table
 
 
 def level_table(sampled: Sequence[LevelResult], argmax: Sequence[LevelResult]) -> Table:

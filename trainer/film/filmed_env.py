@@ -22,6 +22,7 @@ from mario_envpool import _core, nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import check_level, is_native
 from trainer.envs.pool import make_pool, packed
+from trainer.models.level_policies import POOL_OPTIONS, LevelPolicies
 from trainer.models.policy import Policy
 from trainer.rollout.collector import sample
 
@@ -50,7 +51,7 @@ def button_names(buttons: int) -> str:
 class Step(NamedTuple):
     """The results of one step."""
 
-    # (n, 240, 256, 3) RGB: every picture but those of skipped waits
+    # (n, 240, 256, 3) RGB: every picture, without skipped waits unless asked for
     frames: npt.NDArray[np.uint8]
     obs: npt.NDArray[np.uint8]  # (C, H, W), as a pool returns it
     reward: float  # 0 at the start of an episode
@@ -100,26 +101,58 @@ def game_config(env: EnvConfig, *, level: str = "", **changes: Any) -> dict[str,
     return config
 
 
+def whole_game_config(env: EnvConfig) -> dict[str, Any]:
+    """The options of a whole game for `FilmedEnv`, as `LevelPolicies.env` has it.
+
+    An episode is an attempt with three lives: a movie from power-on, which other
+    emulators play, too.
+    """
+    changes: dict[str, Any] = {
+        "noop_max": 0,
+        "stall_steps": 0,
+        "max_episode_steps": 2**31 - 1,
+    }
+    changes["repeat_action_probability"] = 0.0
+    return game_config(env, **changes) | POOL_OPTIONS
+
+
 class FilmedEnv:
     """One environment that is played step by step and shows every picture."""
 
-    def __init__(self, config: Mapping[str, Any], *, number: int = 0, seed: int = 0):
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        *,
+        number: int = 0,
+        seed: int = 0,
+        waits: bool = False,
+    ):
         """Starts the game.
 
         Args:
             config: configuration of a pool (`pool.config`), or from `game_config`.
             number: number of the environment in its pool.
             seed: seed of its idle frames and sticky actions.
+            waits: also show the waits that steps skip, for `whole_game_config`.
 
         Raises:
             RomError: the ROM is not installed.
+            ValueError: `waits`, and the episode is not a movie from power-on.
         """
         game = {k: v for k, v in config.items() if k not in _OF_THE_POOL}
         image = rom.load(game["rom"], game["rom_path"])
+        if waits and (game["cut_waits"] or game["timing"] != "console"):
+            raise ValueError(
+                "waits can be shown only with cut_waits=False and timing=console, got "
+                f"cut_waits={game['cut_waits']} and timing={game['timing']}"
+            )
         self.config = game
         """The options of the game."""
         self.rom_sha1 = hashlib.sha1(image).hexdigest()
         self._env = _core._MarioEnv(image, game, number, seed)
+        # A second console, which plays all frames since power-on.
+        self._twin = nes.Console(image) if waits else None
+        self._shown = 0  # frames of the twin
         self._limit = int(config["max_episode_steps"])
         self._elapsed = 0
         self.buttons = self._env.buttons
@@ -138,7 +171,25 @@ class FilmedEnv:
 
     def reset(self, seed: int | None = None) -> Step:
         """Begins an episode; its picture is the one before the first step."""
-        return self._opening(self._env.reset(seed))
+        if self._twin is None:
+            return self._opening(self._env.reset(seed))
+        fields = self._env.reset_and_record()
+        self._twin.power_on()
+        self._shown = len(self._env.movie)
+        self._twin.step_many(self._env.movie)
+        return self._opening(fields)
+
+    def _with_waits(self, frames: Picture) -> Picture:
+        """The pictures of a step, with those of the waits that it skipped."""
+        if self._twin is None:
+            return frames
+        buttons = self._env.movie[self._shown :]
+        self._shown += len(buttons)
+        shown = np.empty((len(buttons), HEIGHT, WIDTH, 3), np.uint8)
+        for picture, byte in zip(shown, buttons, strict=True):
+            self._twin.step(byte)
+            picture[:] = self._twin.screen()
+        return shown
 
     def snapshot(self) -> bytes:
         """The exact state, for `restore`."""
@@ -172,6 +223,7 @@ class FilmedEnv:
         frames, reward, terminated, truncated, fields = self._env.film(action)
         self._elapsed += 1
         self.played += bytes([self.buttons[action]]) * len(frames)
+        frames = self._with_waits(frames)
         truncated |= not terminated and self._elapsed >= self._limit
         info = _info(fields)
         step = Step(frames, _seen(fields), reward, terminated, truncated, info)
@@ -189,7 +241,7 @@ class FilmedEnv:
             pictures, _, terminated, *_ = self._env.film(0)
             if not terminated:
                 return
-            yield pictures[-1]
+            yield self._with_waits(pictures)[-1]
 
 
 def _seen(fields: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
@@ -279,6 +331,33 @@ class Player:
         if step.level not in levels:
             return None
         return float(values[levels.index(step.level)])
+
+
+class GamePlayer:
+    """Policies that play a whole game; each acts in its own levels."""
+
+    def __init__(self, policies: LevelPolicies, *, seed: int, argmax: bool) -> None:
+        self._policies = policies
+        self._players = [
+            Player(policy, seed=seed, argmax=argmax) for policy in policies.policies
+        ]
+        self._choice = 0
+        self._level, self._life = "", 0
+
+    def __call__(self, step: Step) -> Decision:
+        """Acts; clears the memory of a policy where its level begins."""
+        game, begins = self._policies, step.opening
+        if game.restarts:
+            begins |= step.level != self._level or step.info["life"] < self._life
+        self._level, self._life = step.level, step.info["life"]
+        # A level outside the game, such as the minus world, keeps the policy.
+        if step.level in game.levels:
+            self._choice = int(game.choice[game.levels.index(step.level)])
+        decision = self._players[self._choice](step._replace(opening=begins))
+        numbers = game.actions[self._choice]
+        odds = np.zeros(len(game.env.actions), np.float32)
+        odds[numbers] = decision.probabilities
+        return Decision(int(numbers[decision.action]), odds, decision.value)
 
 
 class Shot(NamedTuple):

@@ -31,6 +31,7 @@ from trainer.film.draw import Camera
 from trainer.film.filmed_env import (
     Decision,
     FilmedEnv,
+    GamePlayer,
     Picture,
     Player,
     Reading,
@@ -39,8 +40,10 @@ from trainer.film.filmed_env import (
     film_episode,
     game_config,
     trained,
+    whole_game_config,
 )
 from trainer.film.recorder import Recorder
+from trainer.models.level_policies import load_level_policies
 from trainer.models.policy import Policy, load_policy, playing_device
 
 Episodes = Iterator[Iterator[Shot]]
@@ -96,6 +99,10 @@ class PlayOptions:
     level: str = ""
     """Level, 1-1 to 8-4; the default is the level of the run, or 1-1 with --human."""
 
+    whole_game: bool = False
+    """Play the whole game from power-on with three lives. A folder of policies, such as
+    released:all, plays each level with its own."""
+
     argmax: bool = False
     """Take greedy (most probable) actions; otherwise actions are sampled, as in
     training."""
@@ -122,8 +129,27 @@ class PlayOptions:
         return self.checkpoint is not None and self.checkpoint.is_dir()
 
 
+def game_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
+    """Attempts at the whole game without end, with the waits between levels."""
+    assert options.checkpoint is not None
+    device = playing_device(options.device)
+    policies = load_level_policies(options.checkpoint, device, model=options.model)
+    config = whole_game_config(policies.env)
+    game = FilmedEnv(config, seed=options.seed, waits=config["timing"] == "console")
+
+    def episodes() -> Episodes:
+        for seed in count(options.seed):
+            player = GamePlayer(policies, seed=seed, argmax=options.argmax)
+            start = _begin(game, recorder)
+            yield film_episode(game, start, player, trained(policies.steps))
+
+    return episodes()
+
+
 def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
     """Episodes without end, each with the newest weights; the first are loaded now."""
+    if options.whole_game:
+        return game_episodes(options, recorder)
     first = options.load()
     config = game_config(first.env, level=options.level, repeat_action_probability=0.0)
     game = FilmedEnv(config, seed=options.seed)

@@ -363,6 +363,29 @@ def _levels_evaluated(run: RunFiles) -> str:
     return html
 
 
+def _whole_game(run: RunFiles) -> str:
+    """The results of `trainer.evaluate --whole-game`."""
+    played = run.whole_game
+    keys = (
+        "episodes", "finished", "passed_before_death_mean", "passed_mean",
+        "skipped_mean", "lost_mean", "steps_mean",
+    )  # fmt: skip
+    heads = (
+        "actions", "attempts", "finished", "levels before a lost life", "levels passed",
+        "left out by warps", "lives lost", "steps",
+    )  # fmt: skip
+    rows = [
+        ["greedy" if r.get("argmax") else "sampled", *map(r.get, keys)]
+        for r in played.get("results", [])
+        if isinstance(r, dict)
+    ]
+    if not rows:
+        return ""
+    steps = text(played.get("trained_steps"))
+    what = f"{played.get('checkpoint')}, {steps} steps, three lives from power-on"
+    return f"<p>{escape(what)}:</p>{table(heads, rows)}"
+
+
 def _levels_trained(run: RunFiles) -> str:
     """Clear rates and mean best x of training."""
     rates = level_rates(run.last)
@@ -455,7 +478,8 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
         title, head, media = run.what, _headline(run), _Media(page)
         pictures = sorted((run.folder / "evaluation").glob("*.png"))
         deaths = [path for path in pictures if path.stem.startswith("deaths")]
-        maps = [path for path in pictures if path not in deaths]
+        games = [path for path in pictures if path.stem == "whole-game"]
+        maps = [path for path in pictures if path not in (*deaths, *games)]
         videos = [p for p in sorted(run.folder.glob("videos/*")) if p.suffix in _KINDS]
         sections |= {
             "Levels in training": _levels_trained(run),
@@ -463,6 +487,7 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
             "Evaluation by level": _levels_evaluated(run),
             "Heat map": media.show(maps),
             "Deaths": media.show(deaths),
+            "Whole game": _whole_game(run) + media.show(games),
             "Videos": media.show(videos),
             "Checkpoints": _checkpoints(run),
             "Settings": _settings(runs),

@@ -22,6 +22,7 @@ class RunFiles:
     points: list[dict[str, Any]] = field(default_factory=list)
     evaluations: list[dict[str, Any]] = field(default_factory=list)
     table: dict[str, Any] = field(default_factory=dict)
+    whole_game: dict[str, Any] = field(default_factory=dict)
     messages: str = ""
     damaged: int = 0
     """Lines of metrics.jsonl and evaluations.jsonl that cannot be read."""
@@ -79,6 +80,7 @@ def read_run(folder: Path) -> RunFiles:
         sorted((p for p in points if "step" in p), key=lambda p: float(p["step"])),
         evaluations,
         shown.settings(_read_object(folder / "evaluation" / "table.json")),
+        shown.settings(_read_object(folder / "evaluation" / "whole-game.json")),
         shown.message(_read_text(folder / "messages.txt"), config),
         lost + also_lost,
     )
