@@ -63,7 +63,9 @@ def kill_after(process, step, delay):
 @pytest.mark.rom
 @pytest.mark.slow
 @pytest.mark.timeout(120 + 30 * KILLS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param("in turns", marks=pytest.mark.nightly), [*KINDS][1]]
+)
 def test_kills_at_random_moments_change_nothing(tmp_path, kind):
     options = [*OPTIONS, *KINDS[kind]]
     whole = tmp_path / "whole"

@@ -505,6 +505,7 @@ def interrupt(number, name, config):
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_an_interrupted_population_continues(config, whole):
     interrupt(signal.SIGINT, "2-0", config)
@@ -563,6 +564,7 @@ def two_nodes():
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(600)
 def test_two_nodes_and_a_worker_that_is_killed(config, whole, two_nodes):
     config = replace(config, ray_address=two_nodes)

@@ -208,6 +208,7 @@ def kill(process, rank):
 
 @pytest.mark.rom
 @pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.timeout(240 + 60 * KILLS)
 def test_kills_at_random_moments_change_nothing(tmp_path, start):
     whole = start([*OPTIONS, "--run-dir", "whole"])
@@ -251,11 +252,11 @@ def test_without_restarts_the_last_line_says_how_to_go_on(tmp_path, start):
     ("number", "to"),
     [
         (signal.SIGINT, "torchrun"),
-        (signal.SIGHUP, "torchrun"),
+        pytest.param(signal.SIGHUP, "torchrun", marks=pytest.mark.nightly),
         (signal.SIGUSR1, "torchrun"),  # which it kills
-        (signal.SIGUSR1, "1"),
+        pytest.param(signal.SIGUSR1, "1", marks=pytest.mark.nightly),
         (signal.SIGTERM, "all"),  # as from Slurm; torchrun passes it on once more
-        (signal.SIGUSR1, "all"),
+        pytest.param(signal.SIGUSR1, "all", marks=pytest.mark.nightly),
     ],
 )
 def test_a_signal_ends_all_ranks_with_one_checkpoint(number, to, tmp_path, start):

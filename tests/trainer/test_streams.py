@@ -59,6 +59,7 @@ def test_a_run_whose_stdout_is_full(tmp_path, streams, unbuffered):
 
 @pytest.mark.rom
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_other_commands_say_that_stdout_is_full(tmp_path):
     run(tmp_path, RUN, "", 0)
     text = "cannot write to stdout (No space left on device)"
