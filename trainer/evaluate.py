@@ -100,6 +100,12 @@ class EvaluateConfig:
     noop_max: int = 30
     """Each episode begins with 0 to this many idle frames."""
 
+    rng_frames_max: int | None = None
+    """Largest number of frames by which the game's random numbers and counters are
+    advanced at the start of an episode. 0: a level has one course of events for each
+    number of idle frames, as in published results; 32766: all that exist. The default
+    is that of the run, and 0 with --whole-game."""
+
     repeat_action_probability: tuple[float, ...] = (0.0,)
     """Probability per frame that the buttons stay as they were (sticky actions),
     independent of the run's own value. Each of several values has a table."""

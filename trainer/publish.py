@@ -161,7 +161,11 @@ def _film(policy: Path, video: Path, level: str, config: PublishConfig) -> None:
     """Films an episode of a level."""
     loaded = load_policy(policy, playing_device("cpu"), model=config.model)
     options = game_config(
-        loaded.env, level=level, repeat_action_probability=0.0, stall_steps=STALL_STEPS
+        loaded.env,
+        level=level,
+        repeat_action_probability=0.0,
+        rng_frames_max=0,
+        stall_steps=STALL_STEPS,
     )
     first = first_seed(config.seed)
     game, camera = FilmedEnv(options, seed=first), Camera(scale=2, every=_EVERY)

@@ -164,6 +164,7 @@ def film(config: VideoConfig) -> Path:
     levels = parse_levels(config.levels, policy.env.task) if config.levels else ("",)
     changes: dict[str, Any] = {
         "repeat_action_probability": 0.0,
+        "rng_frames_max": 0,
         "stall_steps": STALL_STEPS,
     }
     games = {

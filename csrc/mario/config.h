@@ -91,6 +91,10 @@ namespace mario {
   X(std::vector<int>, noops, {},                                              \
     "exact number of idle frames at each reset; environment i uses entry i "  \
     "mod n; replaces noop_max")                                               \
+  X(int, rng_frames_max, 0,                                                   \
+    "most frames by which a reset advances the game's random numbers, frame " \
+    "counter and slow timers, as if the game had run longer before; each "    \
+    "reset draws 0 to this many from the seed (32766: all that exist)")       \
   X(double, repeat_action_probability, 0.0,                                   \
     "probability, at every frame, that the buttons of the frame before stay " \
     "pressed (sticky actions)")                                               \

@@ -144,11 +144,13 @@ void Env::ResetToStage(int stage, Scratch& scratch) {
   ApplySeed();
   outcome_ = pool::Outcome{};
   episode_.continues = 0;
+  const int age = ChooseAge();
   LoadStart(stage);
+  game_.AdvanceRandomNumbers(age);
   const uint64_t frames_before = game_.frames();
   RunNoops(stage);
   BeginEpisode();
-  if (game_.frames() == frames_before) {
+  if (age == 0 && game_.frames() == frames_before) {
     observation_ = *shared_->start(stage, env_id_).observation;
   } else {
     RedrawAndObserve(DrawnFrames{}, scratch);
@@ -176,6 +178,12 @@ void Env::LoadStart(int stage) {
   if (shared_->observation().pictures() == 2) {
     game_.record(1) = start.records[1];
   }
+}
+
+int Env::ChooseAge() {
+  const int most = shared_->config().rng_frames_max;
+  if (most == 0) return 0;
+  return static_cast<int>(random_.Below(static_cast<uint32_t>(most) + 1));
 }
 
 int Env::ChooseNoops() {

@@ -162,6 +162,7 @@ class Env final : public pool::Env {
   bool ContinueGame(Scratch& scratch);
   void BeginEpisode();
   void ResetToSnapshot(const std::byte* blob);
+  int ChooseAge();
   int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);

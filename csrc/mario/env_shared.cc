@@ -22,6 +22,8 @@ namespace {
 
 constexpr int kMaxStack = 16;
 constexpr int kMaxNoops = 1000;
+// The game's random numbers repeat after one more frame.
+constexpr int kMaxRngFrames = 32766;
 // Larger than any useful weight, and small enough that no reward overflows a
 // float.
 constexpr double kMaxWeight = 1e9;
@@ -191,8 +193,11 @@ uint64_t HashOptions(Config config) {
     const std::string given = text_of(option), name = option.name;
     if (given == text_of(defaults[number++])) continue;
     // The hash of the cartridge covers rom and rom_path; all engines give the
-    // same results.
-    if (name == "rom" || name == "rom_path" || name == "engine") continue;
+    // same results; rng_frames_max acts only where an episode begins.
+    if (name == "rom" || name == "rom_path" || name == "engine" ||
+        name == "rng_frames_max") {
+      continue;
+    }
     const std::string text = name + "=" + given + ";";
     hash = nes::Fnv1a(
         {reinterpret_cast<const uint8_t*>(text.data()), text.size()}, hash);
@@ -206,6 +211,7 @@ Config Checked(Config config) {
   CheckRange("frame_skip", config.frame_skip, 1, Game::kMostFramesOfStep);
   CheckRange("stack_num", config.stack_num, 1, kMaxStack);
   CheckRange("noop_max", config.noop_max, 0, kMaxNoops);
+  CheckRange("rng_frames_max", config.rng_frames_max, 0, kMaxRngFrames);
   for (const int noops : config.noops) {
     CheckRange("noops", noops, 0, kMaxNoops);
   }

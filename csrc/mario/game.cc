@@ -190,4 +190,29 @@ void Game::SkipWaits(bool whole_game, bool cut_waits) {
   }
 }
 
+// In every frame the game shifts its register of random bits to the right, and
+// the exclusive or of two of its bits into its other end.
+void Game::AdvanceRandomNumbers(int frames) {
+  if (frames == 0) return;
+  uint8_t* const ram = console_.ram();
+  constexpr int kBits = 8 * ram::kRandomBytes;
+  uint64_t bits = 0;
+  for (int i = 0; i < ram::kRandomBytes; ++i) {
+    bits = bits << 8 | ram[ram::kRandomBits + i];
+  }
+  for (int i = 0; i < frames; ++i) {
+    const uint64_t next = (bits >> (kBits - 7) ^ bits >> (kBits - 15)) & 1;
+    bits = bits >> 1 | next << (kBits - 1);
+  }
+  for (int i = ram::kRandomBytes; i-- > 0; bits >>= 8) {
+    ram[ram::kRandomBits + i] = static_cast<uint8_t>(bits);
+  }
+  ram[ram::kFrameCounter] += static_cast<uint8_t>(frames);
+  // Counts down; after 0 the slow timers go on, and it begins again.
+  const int period = console_.Peek(ram::kIntervalReload) + 1;
+  uint8_t& interval = ram[ram::kIntervalCounter];
+  interval =
+      static_cast<uint8_t>((interval + period - frames % period) % period);
+}
+
 }  // namespace mario

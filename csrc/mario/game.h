@@ -107,6 +107,8 @@ class Game {
   /// deaths, area changes and cut-scenes. `whole_game`: also through the end of
   /// a world. `cut_waits`: writes to RAM to shorten most waits.
   void SkipWaits(bool whole_game, bool cut_waits);
+  /// Sets random numbers and counters to those of so many frames later.
+  void AdvanceRandomNumbers(int frames);
 
   /// Appends the buttons of every frame from now on; null: stops.
   void set_movie(std::vector<uint8_t>* movie) { movie_ = movie; }

@@ -13,6 +13,10 @@ constexpr int kFireballs = 2;
 constexpr int kHammers = 9;
 constexpr int kFirstFireballSlot = 7;
 constexpr int kFirstMiscSlot = 13;
+constexpr int kRandomBytes = 7;
+// In the program: what kIntervalCounter begins with, 20 or, in the European
+// revision, 17.
+constexpr uint16_t kIntervalReload = 0x8108;
 constexpr int kScoreDigits = 6;
 constexpr int kCoinDigits = 2;
 constexpr int kTimeDigits = 3;

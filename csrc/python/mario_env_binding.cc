@@ -77,11 +77,13 @@ class SingleEnv {
   /// Begins an episode as Reset does, and keeps the buttons of all frames from
   /// power-on, start screen and skipped waits included.
   py::dict ResetAndRecord() {
-    if (shared_->NumStages() != 1 || shared_->config().noop_max != 0 ||
-        !shared_->config().noops.empty()) {
+    const mario::Config& config = shared_->config();
+    if (shared_->NumStages() != 1 || config.noop_max != 0 ||
+        !config.noops.empty() || config.rng_frames_max != 0) {
       throw std::invalid_argument(
           "a movie covers one level or the whole game, without idle frames; "
-          "give at most one entry in stages, noop_max=0 and no noops");
+          "give at most one entry in stages, noop_max=0, no noops and "
+          "rng_frames_max=0");
     }
     movie_ = shared_->start(0, 0).movie;
     env_.game().set_movie(&*movie_);

@@ -337,3 +337,68 @@ def test_a_step_that_ends_at_waits(make_env: Any, cut_waits: bool, kind: str) ->
     later.restore(env.snapshot())
     np.testing.assert_array_equal(env.render(), later.render())
     np.testing.assert_array_equal(env.info_ram(), env.ram)
+
+
+FRAME_COUNTER, INTERVAL, RANDOM = 0x09, 0x77F, slice(0x7A7, 0x7AE)
+
+
+def numbers(ram: np.ndarray) -> tuple[int, int, bytes]:
+    """What a level knows of the time before it, besides Mario's state."""
+    return int(ram[FRAME_COUNTER]), int(ram[INTERVAL]), ram[RANDOM].tobytes()
+
+
+# With timing=nes_py a frame ends while the game counts, so it is compared with none.
+@pytest.mark.parametrize(
+    "env_id",
+    [
+        "SuperMarioBros-1-1-v0",  # the European revision
+        "SuperMarioBros-3-4-v3",
+        "SuperMarioBros2-1-1-v0",
+    ],
+)
+def test_random_numbers_are_those_of_a_later_frame(make_env: Any, env_id: str) -> None:
+    """The game itself counts on; all other bytes stay as they are."""
+    game = make_env(env_id, frame_skip=1, action_set="right_only")
+    game.reset()
+    start = game.ram.copy()
+    later = [numbers(game.ram)]
+    for _ in range(60):
+        game.step(0)
+        later.append(numbers(game.ram))
+    env = make_env(env_id, rng_frames_max=50, seed=3)
+    drawn = set()
+    for _ in range(200):
+        env.reset()
+        drawn.add(numbers(env.ram))
+        changed = np.flatnonzero(env.ram != start)
+        allowed = {FRAME_COUNTER, INTERVAL, *range(0x7A7, 0x7AE)}
+        assert set(changed.tolist()) <= allowed
+    assert drawn <= set(later[:51])
+    assert {later[0], later[50]} <= drawn
+
+
+def test_all_random_numbers_of_the_game(make_env: Any) -> None:
+    env = make_env(rng_frames_max=32766, noop_max=3)
+    seen = [bytes(env.ram[RANDOM]) for _ in range(300) if env.reset()]
+    assert len(set(seen)) > 290
+    again = make_env(rng_frames_max=32766, noop_max=3)
+    assert [bytes(again.ram[RANDOM]) for _ in range(300) if again.reset()] == seen
+    # An observation of RAM shows them.
+    ram = make_env(rng_frames_max=32766, obs_type="ram", stack_num=1)
+    obs = ram.reset()["obs"].ravel()
+    np.testing.assert_array_equal(obs, ram.ram)
+    with pytest.raises(ValueError, match="rng_frames_max=32767 is not possible"):
+        make_env(rng_frames_max=32767)
+    with pytest.raises(ValueError, match="rng_frames_max=0"):
+        make_env(rng_frames_max=1).reset_and_record()
+
+
+def test_a_snapshot_of_any_random_numbers_can_be_restored(make_env: Any) -> None:
+    env, plain = make_env(rng_frames_max=32766, seed=8), make_env()
+    env.reset()
+    plain.reset()
+    plain.restore(env.snapshot())
+    assert numbers(plain.ram) == numbers(env.ram)
+    for _ in range(20):
+        assert env.step(3)[:3] == plain.step(3)[:3]
+    assert (plain.ram == env.ram).all()

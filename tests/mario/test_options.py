@@ -57,6 +57,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "reward_clip": ({}, True),
     "noop_max": ({}, 60),
     "noops": ({}, [60, 0, 7]),
+    "rng_frames_max": ({}, 32766),
     "repeat_action_probability": ({}, 0.25),
     "stall_steps": ({}, 5),
     "reward": ({}, "progress"),

@@ -113,7 +113,7 @@ def test_what_cannot_be_played_again_is_refused(tmp_path):
     game = FilmedEnv(game_config(sticky, level="1-1"))
     game.reset()
     with pytest.raises(
-        ValueError, match="episodes with sticky actions cannot be recorded"
+        ValueError, match=r"episodes with repeat_action_probability=0.25 cannot"
     ):
         recorder.begin(game)
     game = FilmedEnv(game_config(EnvConfig(), level="1-1"))

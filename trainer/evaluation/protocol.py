@@ -227,7 +227,10 @@ def _play(
     """Opens a pool, plays in it, and closes it."""
     limits: dict[str, Any] = {}
     if is_native(env.task):
-        limits = {"stall_steps": protocol.stall_steps, "max_episode_steps": _NO_LIMIT}
+        limits = {
+            "stall_steps": protocol.stall_steps,
+            "max_episode_steps": _NO_LIMIT,
+        }
     env = replace(
         env,
         num_envs=num_envs,
@@ -316,6 +319,7 @@ def _about(
     }
     if is_native(env.task):
         about |= {"stall_steps": protocol.stall_steps, "timing": env.timing}
+        about["rng_frames_max"] = env.rng_frames_max
     if env.rom_path:
         about["rom_path"] = env.rom_path
     return about
@@ -338,6 +342,7 @@ def evaluate_checkpoint(
     *,
     levels: str = "",
     repeat_action_probability: Sequence[float] = (0.0,),
+    rng_frames_max: int | None = None,
     argmax: bool = True,
     ema: bool = True,
     model: str = "",
@@ -353,6 +358,7 @@ def evaluate_checkpoint(
         levels: such as "1-1,4-2", or "all"; "": the training and test levels of the
             run. A task without levels is played as a whole.
         repeat_action_probability: probabilities of sticky actions, each evaluated once.
+        rng_frames_max: the option of the environments; None: that of the run.
         argmax: also play greedy actions.
         ema: play the averaged weights if the checkpoint has them.
         model: network of the user, module:Class, that the file may name.
@@ -373,6 +379,12 @@ def evaluate_checkpoint(
         path, playing_device(device), ema=ema, model=model, reward_fn=reward_fn
     )
     env = policy.env
+    if rng_frames_max is not None:
+        if not is_native(env.task):
+            raise ValueError(
+                f"task {env.task} has no rng_frames_max, got {rng_frames_max}"
+            )
+        env = replace(env, rng_frames_max=rng_frames_max)
     played = (
         parse_levels(levels, env.task)
         if levels
@@ -409,6 +421,7 @@ def evaluate_whole_game(
     path: Path,
     *,
     repeat_action_probability: Sequence[float] = (0.0,),
+    rng_frames_max: int | None = None,
     argmax: bool = True,
     ema: bool = True,
     model: str = "",
@@ -421,6 +434,7 @@ def evaluate_whole_game(
     Args:
         path: what `load_level_policies` takes: one network, or a policy for each level.
         repeat_action_probability: probabilities of sticky actions, each evaluated once.
+        rng_frames_max: the option of the environments; None: 0, a game as it begins.
         argmax: also play greedy actions.
         ema: play the averaged weights of a checkpoint that has them.
         model: network of the user, module:Class, that the file may name.
@@ -436,6 +450,8 @@ def evaluate_whole_game(
             before any play.
     """
     policies = load_level_policies(path, playing_device(device), ema=ema, model=model)
+    env = replace(policies.env, rng_frames_max=rng_frames_max or 0)
+    policies = policies._replace(env=env)
     count = _Count(on_progress)
     one = policies.policies[0]
     protocols = _protocols(

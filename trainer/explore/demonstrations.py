@@ -164,7 +164,7 @@ def find_ways(
 
 def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
     """A pool like the run's, with another size; it accepts the run's snapshots."""
-    config = replace(env, num_envs=num_envs, groups=1, reward_fn="")
+    config = replace(env, num_envs=num_envs, groups=1, reward_fn="", rng_frames_max=0)
     return make_pool(config, seed * SEED_STRIDE, **more)
 
 

@@ -109,6 +109,7 @@ def whole_game_config(env: EnvConfig) -> dict[str, Any]:
     """
     changes: dict[str, Any] = {
         "noop_max": 0,
+        "rng_frames_max": 0,
         "stall_steps": 0,
         "max_episode_steps": 2**31 - 1,
     }

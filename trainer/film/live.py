@@ -151,7 +151,8 @@ def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> E
     if options.whole_game:
         return game_episodes(options, recorder)
     first = options.load()
-    config = game_config(first.env, level=options.level, repeat_action_probability=0.0)
+    changes = {"repeat_action_probability": 0.0, "rng_frames_max": 0}
+    config = game_config(first.env, level=options.level, **changes)
     game = FilmedEnv(config, seed=options.seed)
 
     def episodes(policy: Policy) -> Episodes:

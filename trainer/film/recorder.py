@@ -88,11 +88,12 @@ class Recorder:
 def _opening(game: FilmedEnv) -> Demonstration:
     """The demonstration of an episode that has just begun: its idle frames."""
     config = game.config
-    if config["repeat_action_probability"]:
-        raise ValueError(
-            "episodes with sticky actions cannot be recorded: leave out "
-            "repeat_action_probability"
-        )
+    for name in ("repeat_action_probability", "rng_frames_max"):
+        if config[name]:
+            raise ValueError(
+                f"episodes with {name}={config[name]:g} cannot be recorded: leave it "
+                "out"
+            )
     whole = not config["stages"] and not config["random_stages"]
     made = Demonstration(
         GAMES[bool(config["lost_levels"])],

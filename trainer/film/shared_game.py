@@ -136,6 +136,7 @@ class SharedGame:
             stack_num=1,
             custom_actions=(),
             repeat_action_probability=0.0,
+            rng_frames_max=0,
             reward_step=env.reward_step / skip,
             stall_steps=0,
             max_episode_steps=HUMAN.max_episode_steps,

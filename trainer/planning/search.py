@@ -37,7 +37,7 @@ _REPORT_SECONDS = 10.0
 
 # Options under which episodes begin in several ways, and one under which the same
 # actions have different results.
-_UNLIKE = ("noop_max", "noops", "random_stages")
+_UNLIKE = ("noop_max", "noops", "rng_frames_max", "random_stages")
 _STICKY = "repeat_action_probability"
 
 # Size of work RAM, and the address of Mario's state in it; 0: he stands. The blocks of
