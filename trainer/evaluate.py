@@ -85,9 +85,13 @@ class EvaluateConfig:
     """Reward of your own, module:function, if the run has one: code that a file names
     is imported only if you name it here."""
 
+    task: str = ""
+    """Another game or level, such as SuperMarioBros2-v0 (The Lost Levels), on whose
+    ROM the policy then plays; the default is that of the run."""
+
     levels: str = ""
     """Levels such as 1-1,4-2, or all; the default is the training and test levels of
-    the run."""
+    the run, or all levels of --task."""
 
     whole_game: bool = False
     """Play attempts at the whole game, from power-on with three lives. A folder of
@@ -180,7 +184,11 @@ def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.reward_fn:
         raise ValueError("--whole-game counts no rewards: leave out --reward-fn")
-    del options["levels"], options["reward_fn"]
+    if config.task:
+        raise ValueError(
+            "--whole-game plays the game of the policy's training: leave out --task"
+        )
+    del options["levels"], options["reward_fn"], options["task"]
     with progress("attempts") as on_progress:
         return evaluate_whole_game(
             config.checkpoint, **options, on_progress=on_progress

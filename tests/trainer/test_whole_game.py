@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -15,7 +16,12 @@ from trainer.config.plain import to_dict
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.config.tasks import all_levels, level_number
 from trainer.evaluate import main
-from trainer.evaluation.protocol import Protocol, evaluate_game, evaluate_whole_game
+from trainer.evaluation.protocol import (
+    Protocol,
+    evaluate_checkpoint,
+    evaluate_game,
+    evaluate_whole_game,
+)
 from trainer.evaluation.whole_game import Attempts, game_result
 from trainer.film.filmed_env import (
     FilmedEnv,
@@ -318,3 +324,57 @@ def test_a_task_of_envpool_is_no_whole_game(monkeypatch, tmp_path):
 def test_the_release_has_levels():
     names = released.read_card(FOLDER).policies
     assert [name for name in names if name != "one"] == list(LEVELS)
+
+
+@pytest.mark.rom
+def test_another_game_is_played_on_its_rom(tmp_path, capsys):
+    flags = "--policy released:one --task SuperMarioBros2-v0 --episodes 2 --noop-max 1"
+    flags += f" --stall-steps 20 --json --no-pictures --out {tmp_path}"
+    assert main(flags.split()) == 0
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["task"] == "SuperMarioBros2-v0"
+    assert table["levels"] == list(all_levels("SuperMarioBros2-v0"))
+    # The first step of 1-1 differs: another ROM.
+    both = [
+        evaluate_checkpoint(
+            Path("released:one"), task=task, levels="1-1", episodes=2, stall_steps=20
+        ).levels
+        for task in ("SuperMarioBros-v0", "SuperMarioBros2-v0")
+    ]
+    assert both[0][0].episode_best_x != both[1][0].episode_best_x
+    assert {r.unseen for r in both[1]} == {False}
+    capsys.readouterr()
+    for flags, message in (
+        ("--task Pong-v5", "needs two Super Mario Bros. tasks; Pong-v5 is none"),
+        ("--task SuperMarioBros2-v0 --levels 5-1", "there is no level '5-1'"),
+        ("--task SuperMarioBros2-v0 --whole-game", "leave out --task"),
+    ):
+        assert main(["--policy", "released:one", *flags.split()]) == 2
+        assert message in capsys.readouterr().err
+
+
+@pytest.mark.rom
+def test_a_policy_is_measured_as_it_was_trained(tmp_path):
+    """With random numbers if the run had them, unless the caller says otherwise."""
+    content = read_policy(FOLDER / "3-4.safetensors", CPU)
+    paths = {most: tmp_path / str(most) / "3-4.safetensors" for most in (0, 32766)}
+    for most, path in paths.items():
+        path.parent.mkdir()
+        env = content.env | {"rng_frames_max": most}
+        write_policy(path, content._replace(env=env))
+    options = {"episodes": 20, "argmax": False}
+    trained = evaluate_checkpoint(paths[32766], **options)
+    assert trained.about["rng_frames_max"] == 32766
+    same = evaluate_checkpoint(paths[0], rng_frames_max=32766, **options)
+    assert trained.levels == same.levels
+    published = evaluate_checkpoint(paths[32766], rng_frames_max=0, **options)
+    assert published.levels == evaluate_checkpoint(paths[0], **options).levels
+    assert published.levels[0].clears > trained.levels[0].clears
+
+
+def test_a_task_of_envpool_has_no_random_numbers(monkeypatch, tmp_path):
+    policy = SimpleNamespace(env=EnvConfig(task="Pong-v5"))
+    module = "trainer.evaluation.protocol"
+    monkeypatch.setattr(f"{module}.load_policy", lambda *_, **__: policy)
+    with pytest.raises(ValueError, match="task Pong-v5 has no rng_frames_max, got 5"):
+        evaluate_checkpoint(tmp_path, rng_frames_max=5)

@@ -20,10 +20,12 @@ from torch import nn
 from trainer.config.options import check_ranges, option
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import (
+    all_levels,
     game_levels,
     game_of,
     is_native,
     levels_of,
+    own_levels,
     parse_levels,
 )
 from trainer.envs.pool import make_pool
@@ -257,6 +259,16 @@ def _play(
         )
 
 
+def _elsewhere(env: EnvConfig, task: str) -> EnvConfig:
+    """The environments of a run, for another game; its ROM is the installed one."""
+    for name in (env.task, task):
+        if not is_native(name):
+            raise ValueError(
+                f"task={task} needs two Super Mario Bros. tasks; {name} is none"
+            )
+    return replace(env, task=game_of(task), levels=(), test_levels=(), rom_path="")
+
+
 def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
     """Plays attempts at the whole game, each with three lives from power-on."""
     protocol.check(policies.env)
@@ -340,6 +352,7 @@ class _Count:
 def evaluate_checkpoint(
     path: Path,
     *,
+    task: str = "",
     levels: str = "",
     repeat_action_probability: Sequence[float] = (0.0,),
     rng_frames_max: int | None = None,
@@ -355,8 +368,11 @@ def evaluate_checkpoint(
 
     Args:
         path: the checkpoint, or a run folder.
+        task: another game or level of Super Mario Bros., such as SuperMarioBros2-v0;
+            "": that of the run.
         levels: such as "1-1,4-2", or "all"; "": the training and test levels of the
-            run. A task without levels is played as a whole.
+            run, or all levels of another `task`. A task without levels is played as a
+            whole.
         repeat_action_probability: probabilities of sticky actions, each evaluated once.
         rng_frames_max: the option of the environments; None: that of the run.
         argmax: also play greedy actions.
@@ -379,6 +395,9 @@ def evaluate_checkpoint(
         path, playing_device(device), ema=ema, model=model, reward_fn=reward_fn
     )
     env = policy.env
+    if task:
+        env = _elsewhere(env, task)
+        levels = levels or ",".join(own_levels(task) or all_levels(task))
     if rng_frames_max is not None:
         if not is_native(env.task):
             raise ValueError(
