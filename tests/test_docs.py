@@ -250,6 +250,7 @@ def known_flags() -> set[str]:
         baselines,
         campaign,
         evaluate,
+        export,
         plan,
         population,
         publish,
@@ -265,7 +266,7 @@ def known_flags() -> set[str]:
     text = "".join(path.read_text() for path in mains_of_package)
     text += "".join(path.read_text() for path in (ROOT / "bench").glob("*.py"))
     mains = (baselines, campaign, evaluate, plan, population, release, report, run)
-    others = (publish, search, video, watch)
+    others = (export, publish, search, video, watch)
     helps = [(module, "--help") for module in (*mains, *others)]
     helps.append((run, "--help-all"))
     for module, flag in helps:

@@ -18,6 +18,7 @@ LOADING = {n for n in EXAMPLES if "\nimport envpool\n" in (FOLDER / n).read_text
 # What an example needs beyond this package.
 NEEDS = {
     "jax_rollout.py": "jax mario_envpool._xla",
+    "onnx_play.py": "onnx onnxscript onnxruntime",
     "sb3_ppo.py": "stable_baselines3",
     "tianshou_ppo.py": "tianshou",
     "torchrl_ppo.py": "torchrl",
@@ -25,10 +26,13 @@ NEEDS = {
 OPTIONS = {
     "cleanrl_ppo.py": "--num-envs 4 --num-steps 32",
     "jax_rollout.py": "--num-envs 2",
+    "onnx_play.py": "--num-envs 2",
     "sb3_ppo.py": "--num-envs 2",
     "tianshou_ppo.py": "--num-envs 2",
     "torchrl_ppo.py": "--num-envs 2",
 }
+# What makes the files that an example reads.
+BEFORE = {"onnx_play.py": "-m trainer.export released:1-1 --onnx policy.onnx"}
 # Warnings of other packages about themselves. Tianshou's comes with EnvPool's own
 # environments, too, when a single one is reset.
 FOREIGN = (
@@ -50,6 +54,9 @@ def test_example_runs_without_a_warning(name: str, tmp_path: Path) -> None:
     for package in NEEDS.get(name, "").split():
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"{package} is not installed")
+    if name in BEFORE:
+        command = [sys.executable, *BEFORE[name].split()]
+        subprocess.run(command, cwd=tmp_path, check=True)
     done = subprocess.run(
         [
             *(sys.executable, "-W", "error"),

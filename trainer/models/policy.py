@@ -238,6 +238,12 @@ def run_folder(path: Path) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
+def observation_shape(env: EnvConfig) -> tuple[int, ...]:
+    """The shape (C, H, W) of the observations of a run's environments."""
+    shape, *_ = _game_of(env)
+    return shape
+
+
 def _game_of(env: EnvConfig) -> tuple[tuple[int, ...], int, str]:
     """The shape of observations, the number of actions, and the ROM's SHA-1, if any.
 
