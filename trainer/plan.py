@@ -38,7 +38,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -95,6 +95,10 @@ class PlanConfig(Budget):
     """Also write the demonstrations of --replay as a Minari data set of this name, such
     as mario/1-1-v0."""
 
+    minari_obs: Literal["gray", "rgb", "tiles"] = "gray"
+    """Observations of the data set: the brightness of the picture, its colours, or
+    tiles and motion."""
+
     video: bool = False
     """Also write a video of each demonstration, .mp4."""
 
@@ -128,6 +132,8 @@ def check(config: PlanConfig) -> None:
         raise ValueError(f"rom must be one of {', '.join(ROMS)}, got {config.rom!r}")
     if config.minari and not config.replay:
         raise ValueError("--minari makes a data set of files: it needs --replay FILES")
+    if config.minari_obs != "gray" and not config.minari:
+        raise ValueError("--minari-obs is of a data set: it needs --minari NAME")
     if config.whole_game and config.levels:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.whole_game and not config.cut_waits:
@@ -156,7 +162,8 @@ def run(config: PlanConfig) -> int:
     if config.replay:
         valid, failures = _each(_replay, config, config.replay)
         if config.minari and valid:
-            print(f"wrote {minari_data.export(valid, config.minari)}", flush=True)
+            folder = minari_data.export(valid, config.minari, config.minari_obs)
+            print(f"wrote {folder}", flush=True)
         return _FAILED if failures else 0
     make_folder(config.out)
     if config.imported:

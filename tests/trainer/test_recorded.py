@@ -7,7 +7,9 @@ import json
 import sys
 import zipfile
 import zlib
+from contextlib import closing
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -412,11 +414,50 @@ def test_minari_loads_the_data_set(played, tmp_path, monkeypatch, capsys):
 
 
 @pytest.mark.rom
+@pytest.mark.parametrize("obs", ["rgb", "tiles"])
+def test_a_data_set_of_several_levels(played, tmp_path, monkeypatch, obs):
+    minari = pytest.importorskip("minari")
+    monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
+    paths = []
+    for level in ("1-1", "4-2", "1-1"):
+        made = demonstration.record(
+            played.task, level, played.options, bytes([129] * 20), to_flag=False
+        )
+        paths.append(str(tmp_path / f"{len(paths)}.json"))
+        made.save(Path(paths[-1]))
+    words = ["--replay", *paths, "--minari", f"mario/{obs}-v0", "--minari-obs", obs]
+    assert command.main(words) == 0
+    dataset = minari.load_dataset(f"mario/{obs}-v0")
+    assert (dataset.total_episodes, dataset.total_steps) == (3, 60)
+    for episode, level in zip(
+        dataset.iterate_episodes(), ("1-1", "4-2", "1-1"), strict=True
+    ):
+        world, stage = map(int, level.split("-"))
+        assert set(episode.infos["world"].tolist()) == {world}
+        assert set(episode.infos["stage"].tolist()) == {stage}
+        env = demonstration.environment(replace(played, level=level), obs_type=obs)
+        expected = [env.reset()["obs"]]
+        expected += [env.step(129)[3]["obs"] for _ in range(20)]
+        seen = episode.observations
+        if obs == "tiles":
+            assert seen["motion"].shape == (21, 8, 6)
+            seen = seen["tiles"]
+        np.testing.assert_array_equal(seen, np.stack(expected).reshape(seen.shape))
+    with closing(dataset.recover_environment()) as env:
+        drawn, _ = env.reset(seed=0)
+        assert env.observation_space.contains(drawn)
+    assert command.main(["--replay", *paths, "--minari-obs", "rgb"]) == 2
+
+
+@pytest.mark.rom
 def test_a_data_set_is_of_one_kind(played, tmp_path, monkeypatch):
     pytest.importorskip("minari")
     monkeypatch.setenv("MINARI_DATASETS_PATH", str(tmp_path / "sets"))
-    other = replace(played, level="1-2")
-    with pytest.raises(ValueError, match="a data set needs one level"):
+    other = replace(played, level="")
+    with pytest.raises(ValueError, match=r"but the whole game .* differs from 1-1"):
+        minari_data.export([played, other], "a-v0")
+    other = replace(played, options=played.options | {"power_on_ram": 255})
+    with pytest.raises(ValueError, match="a data set needs one game, one ROM and one"):
         minari_data.export([played, other], "a-v0")
     movie = replace(played, start="power-on")
     with pytest.raises(ValueError, match="a movie from power-on is not an episode"):
