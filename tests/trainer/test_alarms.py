@@ -255,7 +255,10 @@ def test_a_stalled_pool(tmp_path, monkeypatch, options):
     display = Display()
     run_training(make_config(tmp_path, **options), display)
     text = display.ever["stalled pool"]
-    assert text.startswith("no batch for 0:00, environments 1, 4 are in a step; if")
+    assert text.startswith("no batch for 0:00, environments 1, 4 are in a step; stacks")
+    stacks = (tmp_path / "run" / module.STACKS).read_text()
+    assert "in recv" in stacks  # the thread that waits
+    assert stacks.count("hread 0x") >= 2
     until(lambda: not display.alarms["stalled pool"], "it is never over")
     assert display.lines[-1] != ""
 

@@ -6,11 +6,13 @@ in messages.txt, and through `--notify`.
 
 from __future__ import annotations
 
+import faulthandler
 import math
 import shutil
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import monotonic
 
@@ -35,6 +37,8 @@ _DISK_BYTES = 1 << 30
 
 # A pool without a batch for this long is stalled: a step takes a millisecond.
 _STALL_S = 120.0
+#: File in the run folder: the stacks of all threads when a pool stalled.
+STACKS = "stacks.txt"
 
 
 class Growth:
@@ -187,10 +191,18 @@ class Alarms:
                 text = f"no batch for {format_seconds(seconds)}"
                 if busy := self._busy():
                     text += f", environments {', '.join(map(str, busy))} are in a step"
-                text += "; if this lasts, end the run and continue with --resume"
+                text += f"; {STACKS} has what each thread does; if this lasts, end the "
+                text += "run and continue with --resume"
+                if "stalled pool" not in self._active:
+                    self._write_stacks()
             elif "stalled pool" not in self._active:
                 continue
             self.set("stalled pool", text)
+
+    def _write_stacks(self) -> None:
+        """Writes the stacks of all threads to the run folder."""
+        with suppress(OSError), (self._run_dir / STACKS).open("w") as file:
+            faulthandler.dump_traceback(file)
 
     def close(self) -> None:
         """Stops watching, and waits for notifications; may be called again."""
