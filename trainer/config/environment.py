@@ -142,7 +142,7 @@ class EnvConfig:
     """Largest number of frames by which the game's random numbers and counters are
     advanced at the start of an episode; each episode draws from 0 to this number. With
     0 a level has as many courses of events as idle frames, and a policy learns them by
-    heart; 32766 gives all that exist, as in a whole game (docs/evaluating.md)."""
+    heart; 32766 gives all that exist, as in a whole game (docs/whole-game.md)."""
 
     repeat_action_probability: float = option(0.0, needs=_MARIO)
     """Probability per frame that the buttons stay as they were (sticky actions)."""
