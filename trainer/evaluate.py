@@ -59,7 +59,7 @@ import tyro
 
 from trainer.cli import main_of
 from trainer.evaluation.protocol import evaluate_checkpoint, evaluate_whole_game
-from trainer.evaluation.results import STALL_STEPS, Evaluation
+from trainer.evaluation.results import Evaluation
 from trainer.evaluation.tables import progress, show, show_games, show_replayed
 from trainer.evaluation.whole_game import GameEvaluation
 from trainer.machine.files import make_folder, write_json
@@ -86,8 +86,9 @@ class EvaluateConfig:
     is imported only if you name it here."""
 
     task: str = ""
-    """Another game or level, such as SuperMarioBros2-v0 (The Lost Levels), on whose
-    ROM the policy then plays; the default is that of the run."""
+    """Another game, such as SuperMarioBros2-v0 (The Lost Levels) or SuperMarioBros-v3
+    (another revision), on whose ROM the policy then plays; the default is that of the
+    run. The default of --out is then RUN_DIR/evaluation/TASK."""
 
     levels: str = ""
     """Levels such as 1-1,4-2, or all; the default is the training and test levels of
@@ -119,7 +120,8 @@ class EvaluateConfig:
 
     stall_steps: int | None = None
     """Steps without a new best position after which an episode fails; 0: no such limit.
-    The default is 250, and 0 with --whole-game. Tasks of EnvPool have no such limit."""
+    The default is 250; with --whole-game it only ends an attempt that pauses the game
+    without end. Tasks of EnvPool have no such limit."""
 
     ema: bool = True
     """Play the averaged weights if the checkpoint has them."""
@@ -174,7 +176,7 @@ def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
     for name in ("checkpoint", "json", "out", "pictures", "whole_game"):
         del options[name]
     if config.stall_steps is None:
-        options["stall_steps"] = 0 if config.whole_game else STALL_STEPS
+        del options["stall_steps"]
     if not config.whole_game:
         with progress() as on_progress:
             return evaluate_checkpoint(
@@ -214,7 +216,7 @@ def _run(config: EvaluateConfig) -> None:
         return
     run_dir, folder = run_folder(config.checkpoint), config.out
     if folder is None and run_dir is not None:
-        folder = run_dir / "evaluation"
+        folder = run_dir / "evaluation" / config.task
     if folder is not None:
         make_folder(folder)
     result = _play(config)

@@ -58,7 +58,7 @@ from trainer.film.filmed_env import (
     whole_game_config,
 )
 from trainer.models import released
-from trainer.models.level_policies import load_level_policies
+from trainer.models.level_policies import LevelPolicies, load_level_policies
 from trainer.models.policy import (
     Policy,
     load_policy,
@@ -149,11 +149,16 @@ def film(config: VideoConfig) -> Path:
     gif = config.out is not None and config.out.suffix.lower() == ".gif"
     every = 60 // (config.fps or (20 if gif else 30 if config.grid else 60))
     if config.whole_game:
-        camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
-        limit = config.max_seconds or float("inf")
-        return _write(
-            config, "whole-game", camera, _whole_games(config, camera), every, limit
+        policies = load_level_policies(
+            config.checkpoint,
+            playing_device(config.device),
+            ema=config.ema,
+            model=config.model,
         )
+        camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
+        shots = _whole_games(config, policies, camera)
+        limit = config.max_seconds or float("inf")
+        return _write(config, "whole-game", camera, shots, every, limit)
     policy = load_policy(
         config.checkpoint,
         playing_device(config.device),
@@ -231,14 +236,10 @@ def _in_turn(
             print(shot.reading, flush=True)
 
 
-def _whole_games(config: VideoConfig, camera: Camera) -> Iterator[Picture]:
+def _whole_games(
+    config: VideoConfig, policies: LevelPolicies, camera: Camera
+) -> Iterator[Picture]:
     """Pictures of attempts at the whole game; prints a line about each."""
-    policies = load_level_policies(
-        config.checkpoint,
-        playing_device(config.device),
-        ema=config.ema,
-        model=config.model,
-    )
     options = whole_game_config(policies.env)
     seed = first_seed(config.seed)
     game = FilmedEnv(options, seed=seed, waits=options["timing"] == "console")

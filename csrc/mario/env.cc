@@ -248,8 +248,10 @@ bool Env::SkipWaitsOfStep(StepProgress* step) {
   if (!shared_->config().step_ends_at_waits || game_.frames() == before) {
     return false;
   }
+  const RamView view = game_.ram_view();
   step->is_over = true;
-  ReadInfo(game_.ram_view());
+  step->end = FindEnd(view, step->stats);  // the wait may be that after a game
+  ReadInfo(view);
   return true;
 }
 

@@ -212,6 +212,11 @@ Config Checked(Config config) {
   CheckRange("stack_num", config.stack_num, 1, kMaxStack);
   CheckRange("noop_max", config.noop_max, 0, kMaxNoops);
   CheckRange("rng_frames_max", config.rng_frames_max, 0, kMaxRngFrames);
+  // With nes_py a frame may end while the game makes a random number.
+  if (config.rng_frames_max > 0 && config.timing != "console") {
+    Refuse("rng_frames_max", std::to_string(config.rng_frames_max),
+           "with timing=" + config.timing + " choose 0");
+  }
   for (const int noops : config.noops) {
     CheckRange("noops", noops, 0, kMaxNoops);
   }

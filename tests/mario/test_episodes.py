@@ -389,6 +389,8 @@ def test_all_random_numbers_of_the_game(make_env: Any) -> None:
     np.testing.assert_array_equal(obs, ram.ram)
     with pytest.raises(ValueError, match="rng_frames_max=32767 is not possible"):
         make_env(rng_frames_max=32767)
+    with pytest.raises(ValueError, match="with timing=nes_py choose 0"):
+        make_env(rng_frames_max=1, timing="nes_py")
     with pytest.raises(ValueError, match="rng_frames_max=0"):
         make_env(rng_frames_max=1).reset_and_record()
 

@@ -226,7 +226,9 @@ def test_a_changed_or_missing_policy_is_refused(made, monkeypatch, capsys):
         capsys.readouterr().err
     )
     assert watch(["--policy", "released:all"]) == 2
-    assert "only python -m trainer.evaluate takes all" in capsys.readouterr().err
+    error = capsys.readouterr().err
+    assert "python -m trainer.evaluate takes all" in error
+    assert "trainer.watch with --whole-game" in error
 
 
 @pytest.mark.rom
@@ -282,7 +284,7 @@ def test_a_folder_is_no_policy(command, tmp_path, monkeypatch, capsys):
     }
     if command is not evaluate:  # which takes all at once
         (released.Path("release") / released.CARD).touch()
-        expected["release"] = "; only python -m trainer.evaluate takes a release"
+        expected["release"] = "and trainer.evaluate plays a release as its card says"
     for path, message in expected.items():
         assert command(["--policy", path]) == 2
         error = capsys.readouterr().err

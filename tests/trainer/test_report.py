@@ -166,7 +166,7 @@ def test_a_page_has_everything(page_of_a_run):
     cells = re.findall(r"<tr>(.*?)</tr>", text)
     rows = [" ".join(re.findall(r"<td>(.*?)</td>", cell)) for cell in cells]
     assert row in rows
-    assert "sampled 9 1 - 6.5 - - -" in rows
+    assert "sampled - 9 1 - 6.5 - - -" in rows
     assert parsed.tags.count("img") == 3
     assert parsed.tags.count("video") == 1
     assert "No data for" not in shown

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 import torch
 
-from mario_envpool import nes, rom
+from mario_envpool import _core, nes, rom
 from trainer.config.network import GRU
 from trainer.config.plain import to_dict
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.config.tasks import all_levels, level_number
 from trainer.evaluate import main
+from trainer.evaluation.play import _ByLevel
 from trainer.evaluation.protocol import (
     Protocol,
     evaluate_checkpoint,
@@ -31,7 +32,7 @@ from trainer.film.filmed_env import (
     whole_game_config,
 )
 from trainer.models import build_model, released
-from trainer.models.level_policies import load_level_policies
+from trainer.models.level_policies import POOL_OPTIONS, load_level_policies
 from trainer.models.released import FOLDER, PolicyFile, read_policy, write_policy
 from trainer.plan import main as plan
 from trainer.video import main as video
@@ -110,7 +111,7 @@ def test_a_policy_for_each_level():
     assert len(game.policies) == 32
     assert game.levels == LEVELS
     assert game.choice.tolist() == list(range(32))
-    assert game.restarts
+    assert game.restarts.all()
     for policy, numbers in zip(game.policies, game.actions, strict=True):
         names = [game.env.actions[number] for number in numbers]
         assert tuple(names) == policy.env.actions
@@ -130,6 +131,9 @@ def folder(tmp_path):
 
 @pytest.mark.rom
 def test_policies_that_cannot_play_in_one_game(folder):
+    # Files of no level are not read, and do not choose the game.
+    for name in ("0-1", "9-9", "one"):
+        (folder / f"{name}.safetensors").write_text("no policy")
     assert len(load_level_policies(folder).policies) == 32
     (folder / "2-2.safetensors").unlink()
     (folder / "8-1.safetensors").unlink()
@@ -141,6 +145,70 @@ def test_policies_that_cannot_play_in_one_game(folder):
     write_policy(folder / "8-1.safetensors", content)
     with pytest.raises(ValueError, match=r"1-1 and 8-1 .*: frame_skip is 6 and 4"):
         load_level_policies(folder)
+
+
+@pytest.mark.rom
+def test_each_policy_has_its_own_rule_for_memories(folder):
+    content = read_policy(folder / "1-1.safetensors", CPU)
+    whole = content.env | {"task": "SuperMarioBros-v0", "levels": []}
+    write_policy(folder / "3-1.safetensors", content._replace(env=whole))
+    game = load_level_policies(folder)
+    assert np.flatnonzero(~game.restarts).tolist() == [LEVELS.index("3-1")]
+    choose = _ByLevel(game, 2)
+    seen = [
+        choose(rows([0, 1], levels, is_first=[first] * 2, lost_life=[False, lost]))
+        for levels, first, lost in (
+            (["2-4", "1-1"], True, False),
+            (["3-1", "1-2"], False, False),
+            (["3-1", "1-2"], False, True),
+            (["3-2", "36-1"], False, False),
+        )
+    ]
+    begins = [begin.tolist() for _, begin in seen]
+    assert begins == [[True, True], [False, True], [False, True], [True, True]]
+    places = [[LEVELS[k] for k in choice] for choice, _ in seen]
+    assert places == [["2-4", "1-1"], ["3-1", "1-2"], ["3-1", "1-2"], ["3-2", "1-2"]]
+
+
+@pytest.mark.rom
+def test_a_policy_that_pauses_for_ever_ends(monkeypatch):
+    """The game's clock stands while the game is paused."""
+    module = "trainer.evaluation.protocol"
+    monkeypatch.setattr(f"{module}.PAUSED_FRAMES", 600)
+    game = load_level_policies("released:one")
+    pause = replace(game.env, custom_actions=("start",) * 12)
+    monkeypatch.setattr(
+        f"{module}.load_level_policies", lambda *_, **__: game._replace(env=pause)
+    )
+    result = evaluate_whole_game(
+        Path("paused"), episodes=1, noop_max=0, argmax=False, device="cpu"
+    )
+    (attempt,) = result.results[0].attempts
+    assert attempt.steps < 250
+    assert not attempt.game_over
+
+
+@pytest.mark.rom
+def test_an_attempt_ends_with_the_last_life(make_env_of_game):
+    """Not a step later: the wait after the last life belongs to its step."""
+    env = make_env_of_game
+    env.reset()
+    env.ram[0x75A] = 0  # the last life
+    env.ram[0x07F8:0x07FB] = 0, 0, 1  # the clock runs out
+    for _ in range(40):
+        _, terminated, truncated, fields = env.step(0)
+        assert not truncated
+        if terminated:
+            break
+        assert fields["info:life"] == 0
+    assert terminated
+    assert (fields["info:end_reason"], fields["info:life"]) == (3, 255)
+
+
+@pytest.fixture
+def make_env_of_game():
+    options = {"frame_skip": 6, "action_set": "right_only", "obs_type": "tiles"}
+    return _core._MarioEnv(rom.load("vanilla"), options | POOL_OPTIONS)
 
 
 def greedy_attempt(game):
@@ -277,6 +345,9 @@ def test_the_command(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("command", "flags", "message"),
     [
+        (main, "--rng-frames-max -1", "rng_frames_max must be 0 to 32766, got -1"),
+        (main, "--rng-frames-max 99999999999", "must be 0 to 32766, got 99999999999"),
+        (main, "--stall-steps 99999999999", "stall_steps must be 0 to 2.1"),
         (main, "--levels 1-1", "--whole-game plays all levels: leave out --levels"),
         (main, "--reward-fn a:b", "counts no rewards: leave out --reward-fn"),
         (video, "--grid", "a whole game plays all levels"),
@@ -317,7 +388,7 @@ def test_a_task_of_envpool_is_no_whole_game(monkeypatch, tmp_path):
     policy = SimpleNamespace(env=EnvConfig(task="Pong-v5"))
     module = "trainer.models.level_policies"
     monkeypatch.setattr(f"{module}.load_policy", lambda *_, **__: policy)
-    with pytest.raises(ValueError, match=r"needs a policy .*Pong"):
+    with pytest.raises(ValueError, match="for Pong-v5, which is no level of a whole"):
         load_level_policies(tmp_path / "run")
 
 
@@ -345,7 +416,9 @@ def test_another_game_is_played_on_its_rom(tmp_path, capsys):
     assert {r.unseen for r in both[1]} == {False}
     capsys.readouterr()
     for flags, message in (
-        ("--task Pong-v5", "needs two Super Mario Bros. tasks; Pong-v5 is none"),
+        ("--task Pong-v5", "got Pong-v5 for a policy of SuperMarioBros-v0"),
+        ("--task SuperMarioBros2-A-1-v0", "got SuperMarioBros2-A-1-v0 for a policy"),
+        ("--task SuperMarioBros-4-2-v0", "--levels chooses its levels"),
         ("--task SuperMarioBros2-v0 --levels 5-1", "there is no level '5-1'"),
         ("--task SuperMarioBros2-v0 --whole-game", "leave out --task"),
     ):

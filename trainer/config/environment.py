@@ -19,6 +19,9 @@ IMAGE_SIZES = {"cnn-72k": 40}
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
+# The game's random numbers repeat after one more frame.
+MAX_RNG_FRAMES = 32766
+
 _BUTTONS = {name.casefold(): name for name in (*nes.BUTTONS, "NOOP")}
 
 
@@ -138,7 +141,9 @@ class EnvConfig:
     """Largest number of idle frames at the start of an episode; each episode draws from
     0 to this number. Without idle frames a policy memorises one sequence of buttons."""
 
-    rng_frames_max: int = option(0, needs=_MARIO, between=(0, 32766))
+    rng_frames_max: int = option(
+        0, needs=(*_MARIO, one_of("timing", "console")), between=(0, MAX_RNG_FRAMES)
+    )
     """Largest number of frames by which the game's random numbers and counters are
     advanced at the start of an episode; each episode draws from 0 to this number. With
     0 a level has as many courses of events as idle frames, and a policy learns them by

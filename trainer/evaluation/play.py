@@ -149,14 +149,13 @@ class _ByLevel:
     def __call__(self, columns: StepColumns) -> tuple[IntArray, BoolArray]:
         """The network of each row, and whether its memory is to be cleared."""
         env, place = columns.env_id, self._places(columns.level)
-        begins = columns.is_first
-        if self._policies.restarts:
-            begins = begins | columns.lost_life | (columns.level != self._level[env])
+        new = columns.lost_life | (columns.level != self._level[env])
         self._level[env] = columns.level
         # A level outside the game, such as the minus world, keeps the policy.
         known = place >= 0
         self._choice[env[known]] = self._policies.choice[place[known]]
-        return self._choice[env], begins
+        choice = self._choice[env]
+        return choice, columns.is_first | new & self._policies.restarts[choice]
 
 
 @contextmanager

@@ -153,7 +153,8 @@ def draw_games(evaluation: GameEvaluation, path: Path) -> None:
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.suptitle(
-        f"{result.episodes} attempts at the whole game: {result.finished} finished, "
+        f"{Path(evaluation.about['checkpoint']).name}, {result.episodes} sampled "
+        f"attempts: {result.finished} finished, "
         f"{result.passed_before_death_mean:.2f} levels before the first lost life",
         fontsize=10,
     )

@@ -17,15 +17,14 @@ import numpy as np
 import torch
 from torch import nn
 
+from trainer.config.environment import MAX_RNG_FRAMES
 from trainer.config.options import check_ranges, option
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import (
-    all_levels,
     game_levels,
     game_of,
     is_native,
     levels_of,
-    own_levels,
     parse_levels,
 )
 from trainer.envs.pool import make_pool
@@ -44,6 +43,7 @@ from trainer.evaluation.whole_game import (
     game_result,
 )
 from trainer.models.level_policies import (
+    PAUSED_FRAMES,
     POOL_OPTIONS,
     LevelPolicies,
     load_level_policies,
@@ -84,7 +84,7 @@ class Protocol:
     noop_max: int = option(30, between=(0, MAX_SEEDS - 1))
     repeat_action_probability: float = 0.0
     argmax: bool = False
-    stall_steps: int = option(STALL_STEPS, least=0)
+    stall_steps: int = option(STALL_STEPS, between=(0, _NO_LIMIT))
     stream: int = 0
     on_episodes: Callable[[int], None] | None = None
 
@@ -259,14 +259,22 @@ def _play(
         )
 
 
+def _rng_frames(value: int) -> int:
+    """Checks a value of the option rng_frames_max."""
+    if not 0 <= value <= MAX_RNG_FRAMES:
+        raise ValueError(f"rng_frames_max must be 0 to {MAX_RNG_FRAMES}, got {value}")
+    return value
+
+
 def _elsewhere(env: EnvConfig, task: str) -> EnvConfig:
     """The environments of a run, for another game; its ROM is the installed one."""
-    for name in (env.task, task):
-        if not is_native(name):
-            raise ValueError(
-                f"task={task} needs two Super Mario Bros. tasks; {name} is none"
-            )
-    return replace(env, task=game_of(task), levels=(), test_levels=(), rom_path="")
+    if not is_native(env.task) or not is_native(task) or not game_levels(task):
+        raise ValueError(
+            "--task takes another game of a Super Mario Bros. policy, such as "
+            f"SuperMarioBros2-v0, got {task} for a policy of {env.task}; --levels "
+            "chooses its levels"
+        )
+    return replace(env, task=task, levels=(), test_levels=(), rom_path="")
 
 
 def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
@@ -368,8 +376,8 @@ def evaluate_checkpoint(
 
     Args:
         path: the checkpoint, or a run folder.
-        task: another game or level of Super Mario Bros., such as SuperMarioBros2-v0;
-            "": that of the run.
+        task: another game of Super Mario Bros., such as SuperMarioBros2-v0; "": that of
+            the run.
         levels: such as "1-1,4-2", or "all"; "": the training and test levels of the
             run, or all levels of another `task`. A task without levels is played as a
             whole.
@@ -397,13 +405,13 @@ def evaluate_checkpoint(
     env = policy.env
     if task:
         env = _elsewhere(env, task)
-        levels = levels or ",".join(own_levels(task) or all_levels(task))
+        levels = levels or "all"
     if rng_frames_max is not None:
         if not is_native(env.task):
             raise ValueError(
                 f"task {env.task} has no rng_frames_max, got {rng_frames_max}"
             )
-        env = replace(env, rng_frames_max=rng_frames_max)
+        env = replace(env, rng_frames_max=_rng_frames(rng_frames_max))
     played = (
         parse_levels(levels, env.task)
         if levels
@@ -461,7 +469,8 @@ def evaluate_whole_game(
         on_progress: called with the number of attempts that have ended, and their total
             number.
         options: other fields of `Protocol`; `episodes` is the number of attempts with
-            sampled actions, and `stall_steps` is 0 by default.
+            sampled actions. By default `stall_steps` only ends an attempt that pauses
+            the game without end.
 
     Raises:
         FileNotFoundError: there is no policy.
@@ -469,7 +478,7 @@ def evaluate_whole_game(
             before any play.
     """
     policies = load_level_policies(path, playing_device(device), ema=ema, model=model)
-    env = replace(policies.env, rng_frames_max=rng_frames_max or 0)
+    env = replace(policies.env, rng_frames_max=_rng_frames(rng_frames_max or 0))
     policies = policies._replace(env=env)
     count = _Count(on_progress)
     one = policies.policies[0]
@@ -479,7 +488,7 @@ def evaluate_whole_game(
         repeat_action_probability,
         argmax,
         on_episodes=count,
-        **{"stall_steps": 0} | options,
+        **{"stall_steps": PAUSED_FRAMES // policies.env.frame_skip} | options,
     )
     for protocol in protocols:
         protocol.check(policies.env)

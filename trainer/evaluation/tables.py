@@ -40,8 +40,8 @@ _GAME_LEGEND = (
     "levels that warp zones left out; lost: lives"
 )
 _LIVES_LEGEND = (
-    "sampled actions: attempts that reached a level, lives lost there, also for each\n"
-    "attempt that reached it, and attempts whose last life was lost there"
+    "the first row above: attempts that reached a level, lives lost there, also for\n"
+    "each attempt that reached it, and attempts whose last life was lost there"
 )
 _TEST_LEGEND = "below the row train: levels that the run never trained on"
 
@@ -65,7 +65,7 @@ def show(evaluation: Evaluation) -> None:
     console.print(
         f"{about['checkpoint']}: {about['task']}, {about['trained_steps']:,} steps, "
         f"{weights}\nseed {about['seed']}, 0 to {about['noop_max']} idle frames; "
-        f"a step is {about['frame_skip']} frames",
+        f"a step is {about['frame_skip']} frames" + _random_numbers(about),
         soft_wrap=True,
         markup=False,  # of a path
         emoji=False,  # released:one
@@ -91,6 +91,12 @@ def show(evaluation: Evaluation) -> None:
             console.print(text)
 
 
+def _random_numbers(about: Mapping[str, Any]) -> str:
+    """Names the option that begins episodes with other random numbers, if it is on."""
+    most = about.get("rng_frames_max", 0)
+    return f"; random numbers of 0 to {most} frames later" if most else ""
+
+
 def show_games(evaluation: GameEvaluation) -> None:
     """Prints attempts at the whole game."""
     about = evaluation.about
@@ -99,7 +105,8 @@ def show_games(evaluation: GameEvaluation) -> None:
     console.print(
         f"{about['checkpoint']}: {who}, {about['trained_steps']:,} steps\n"
         f"{about['task']} from power-on, three lives; seed {about['seed']}, 0 to "
-        f"{about['noop_max']} idle frames; a step is {about['frame_skip']} frames",
+        f"{about['noop_max']} idle frames; a step is {about['frame_skip']} frames"
+        + _random_numbers(about),
         soft_wrap=True,
         markup=False,
         emoji=False,
@@ -115,8 +122,9 @@ def show_games(evaluation: GameEvaluation) -> None:
             "greedy" if result.argmax else "sampled",
             f"{result.repeat_action_probability:g}",
             str(result.episodes),
-            f"{result.finished} ({100 * low:.0f}-{100 * high:.0f} %)",
-            f"{mean:.2f} ± {half:.2f}",
+            f"{result.finished}"
+            + f" ({100 * low:.0f}-{100 * high:.0f} %)" * (not result.argmax),
+            f"{mean:.2f}" + f" ± {half:.2f}" * (not result.argmax),
             f"{result.passed_mean:.2f}",
             f"{result.skipped_mean:.2f}",
             f"{result.lost_mean:.2f}",

@@ -22,7 +22,7 @@ from mario_envpool import _core, nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import check_level, is_native
 from trainer.envs.pool import make_pool, packed
-from trainer.models.level_policies import POOL_OPTIONS, LevelPolicies
+from trainer.models.level_policies import PAUSED_FRAMES, POOL_OPTIONS, LevelPolicies
 from trainer.models.policy import Policy
 from trainer.rollout.collector import sample
 
@@ -110,10 +110,10 @@ def whole_game_config(env: EnvConfig) -> dict[str, Any]:
     changes: dict[str, Any] = {
         "noop_max": 0,
         "rng_frames_max": 0,
-        "stall_steps": 0,
+        "repeat_action_probability": 0.0,
+        "stall_steps": PAUSED_FRAMES // env.frame_skip,
         "max_episode_steps": 2**31 - 1,
     }
-    changes["repeat_action_probability"] = 0.0
     return game_config(env, **changes) | POOL_OPTIONS
 
 
@@ -347,13 +347,13 @@ class GamePlayer:
 
     def __call__(self, step: Step) -> Decision:
         """Acts; clears the memory of a policy where its level begins."""
-        game, begins = self._policies, step.opening
-        if game.restarts:
-            begins |= step.level != self._level or step.info["life"] < self._life
+        game = self._policies
+        new = step.level != self._level or step.info["life"] < self._life
         self._level, self._life = step.level, step.info["life"]
         # A level outside the game, such as the minus world, keeps the policy.
         if step.level in game.levels:
             self._choice = int(game.choice[game.levels.index(step.level)])
+        begins = step.opening or (new and bool(game.restarts[self._choice]))
         decision = self._players[self._choice](step._replace(opening=begins))
         numbers = game.actions[self._choice]
         odds = np.zeros(len(game.env.actions), np.float32)

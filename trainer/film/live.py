@@ -43,7 +43,7 @@ from trainer.film.filmed_env import (
     whole_game_config,
 )
 from trainer.film.recorder import Recorder
-from trainer.models.level_policies import load_level_policies
+from trainer.models.level_policies import LevelPolicies, load_level_policies
 from trainer.models.policy import Policy, load_policy, playing_device
 
 Episodes = Iterator[Iterator[Shot]]
@@ -132,18 +132,20 @@ class PlayOptions:
 def game_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:
     """Attempts at the whole game without end, with the waits between levels."""
     assert options.checkpoint is not None
-    device = playing_device(options.device)
-    policies = load_level_policies(options.checkpoint, device, model=options.model)
-    config = whole_game_config(policies.env)
+    path, device = options.checkpoint, playing_device(options.device)
+    first = load_level_policies(path, device, model=options.model)
+    config = whole_game_config(first.env)
     game = FilmedEnv(config, seed=options.seed, waits=config["timing"] == "console")
 
-    def episodes() -> Episodes:
+    def episodes(policies: LevelPolicies) -> Episodes:
         for seed in count(options.seed):
             player = GamePlayer(policies, seed=seed, argmax=options.argmax)
             start = _begin(game, recorder)
             yield film_episode(game, start, player, trained(policies.steps))
+            if options.is_run and len(policies.policies) == 1:
+                policies = load_level_policies(path, device, model=options.model)
 
-    return episodes()
+    return episodes(first)
 
 
 def policy_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Episodes:

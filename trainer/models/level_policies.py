@@ -22,6 +22,13 @@ _ALIKE = (
     "rom_path",
 )  # fmt: skip
 
+# The levels of all games.
+_LEVELS = all_levels("SuperMarioBros-v0")
+
+#: A policy that pauses the game stops its clock, too. Without pauses, three lives end
+#: 29,000 frames after the last progress, so that this limit ends nothing else.
+PAUSED_FRAMES = 40_000
+
 #: Options of a pool or an environment that plays a whole game: nothing is written to
 #: the game's RAM, so that an attempt is a movie from power-on.
 POOL_OPTIONS = {"cut_waits": False, "step_ends_at_waits": True}
@@ -36,8 +43,8 @@ class LevelPolicies(NamedTuple):
         choice: for each of `levels`, the index of its policy.
         env: environments of the whole game, with the actions of all policies.
         actions: for each policy, the numbers of its actions among those of `env`.
-        restarts: whether a level begins like an episode: a memory is cleared. False for
-            a policy that was trained on the whole game.
+        restarts: for each policy, whether a level begins like an episode: a memory is
+            cleared. False for a policy that was trained on the whole game.
     """
 
     policies: list[Policy]
@@ -45,7 +52,7 @@ class LevelPolicies(NamedTuple):
     choice: npt.NDArray[np.int64]
     env: EnvConfig
     actions: list[npt.NDArray[np.int64]]
-    restarts: bool
+    restarts: npt.NDArray[np.bool_]
 
     @property
     def steps(self) -> int:
@@ -75,38 +82,32 @@ def load_level_policies(
         ValueError: the folder lacks the policy of a level, the policies do not see the
             same observations, the game is not Super Mario Bros., or as `load_policy`.
     """
+
+    def load(file: Path) -> Policy:
+        return load_policy(file, device, ema=ema, model=model)
+
     files = _files(Path(path))
-    loaded = {
-        name: load_policy(file, device, ema=ema, model=model)
-        for name, file in files.items()
-    }
-    first = next(iter(loaded.values()))
-    if not is_native(first.env.task):
-        raise ValueError(
-            f"a whole game needs a policy for Super Mario Bros.; {path} plays "
-            f"{first.env.task}"
-        )
-    game = game_of(first.env.task)
-    levels = all_levels(game)
-    if "" in loaded:
-        choice = dict.fromkeys(levels, 0)
-    else:
-        loaded = {level: loaded[level] for level in levels if level in loaded}
-        if missing := [level for level in levels if level not in loaded]:
+    name, file = next(iter(files.items()))
+    loaded = {name: load(file)}
+    task = loaded[name].env.task
+    levels = _levels_of_game(path, task)
+    if name:
+        if missing := [level for level in levels if level not in files]:
             raise ValueError(
                 f"{path} has no policy for {', '.join(missing)}: a whole game needs a "
                 "policy for each level, or one network for all of them"
             )
-        choice = dict(zip(levels, range(len(levels)), strict=True))
-    _check_alike(loaded)
-    names = _actions(policy.env for policy in loaded.values())
+        loaded |= {level: load(files[level]) for level in levels[1:]}
+        _check_alike(loaded)
+    policies = list(loaded.values())
+    names = _actions(policy.env for policy in policies)
     return LevelPolicies(
-        policies=list(loaded.values()),
+        policies=policies,
         levels=levels,
-        choice=np.array([choice[level] for level in levels]),
+        choice=np.arange(len(levels)) if name else np.zeros(len(levels), np.int64),
         env=replace(
-            first.env,
-            task=game,
+            policies[0].env,
+            task=game_of(task),
             levels=(),
             test_levels=(),
             custom_actions=names,
@@ -114,31 +115,42 @@ def load_level_policies(
         ),
         actions=[
             np.array([names.index(action) for action in policy.env.actions])
-            for policy in loaded.values()
+            for policy in policies
         ],
-        restarts=not game_levels(first.env.task) or bool(first.env.levels),
+        restarts=np.array([_plays_levels(policy.env) for policy in policies]),
     )
 
 
+def _levels_of_game(path: Path | str, task: str) -> tuple[str, ...]:
+    """The levels of the game of a task."""
+    try:
+        if is_native(task):
+            return all_levels(task)
+    except ValueError:  # The Lost Levels beyond its fourth world
+        pass
+    raise ValueError(
+        f"{path} is a policy for {task}, which is no level of a whole game: "
+        "--whole-game plays SuperMarioBros and, to its fourth world, SuperMarioBros2"
+    )
+
+
+def _plays_levels(env: EnvConfig) -> bool:
+    """Whether the episodes of a run are single levels."""
+    return not game_levels(env.task) or bool(env.levels)
+
+
 def _files(path: Path) -> Mapping[str, Path]:
-    """The files of policies by level; {"": path} for one network."""
+    """The files of policies by level, in order; {"": path} for one network."""
+    found: Mapping[str, Path] = {}
     if released.is_release(path):
         folder = released.folder_of(path)
         names = released.read_card(folder).policies
-        return {
-            name: released.policy_of(folder, name) for name in names if _is_level(name)
-        } or {"": path}
-    if path.is_dir() and not hub.is_address(path):
-        found = {p.stem: p for p in sorted(path.glob(f"*{released.SUFFIX}"))}
-        levels = {name: file for name, file in found.items() if _is_level(name)}
-        if levels:
-            return levels
-    return {"": path}
-
-
-def _is_level(name: str) -> bool:
-    world, dash, stage = name.partition("-")
-    return bool(dash) and world.isdecimal() and stage.isdecimal()
+        found = {
+            name: released.policy_of(folder, name) for name in names if name in _LEVELS
+        }
+    elif path.is_dir() and not hub.is_address(path):
+        found = {file.stem: file for file in path.glob(f"*{released.SUFFIX}")}
+    return {name: found[name] for name in _LEVELS if name in found} or {"": path}
 
 
 def _check_alike(loaded: Mapping[str, Policy]) -> None:

@@ -205,10 +205,12 @@ def _none_at(path: Path) -> str:
     """The message for a path without a policy: what it is, and what to give."""
     for folder in (path, path / "policies"):  # the latter in a campaign's folder
         if files := sorted(folder.glob(f"*{SUFFIX}")):
-            more = "; only python -m trainer.evaluate takes a release"
+            more = "; --whole-game plays each level with its own"
+            if (folder / CARD).is_file():
+                more += ", and trainer.evaluate plays a release as its card says"
             return (
                 f"{path} has several policies: give one of them, such as {files[0]}"
-                f"{more if (folder / CARD).is_file() else ''}"
+                f"{more}"
             )
     below = sorted([*path.glob("*/"), *path.glob("levels/*/")])
     if runs := [run for run in below if checkpoint.list_files(run)]:

@@ -196,7 +196,8 @@ def policy_of(folder: Path, name: str) -> Path:
     if name not in card.policies:
         raise ValueError(
             f"unknown released policy {name!r}; choose one of "
-            f"{', '.join(card.policies)}; only python -m trainer.evaluate takes {ALL}"
+            f"{', '.join(card.policies)}; python -m trainer.evaluate takes {ALL}, and "
+            "so do trainer.video and trainer.watch with --whole-game"
         )
     path: Path = folder / card.policies[name]["file"]
     if not path.is_file():

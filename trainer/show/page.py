@@ -371,11 +371,15 @@ def _whole_game(run: RunFiles) -> str:
         "skipped_mean", "lost_mean", "steps_mean",
     )  # fmt: skip
     heads = (
-        "actions", "attempts", "finished", "levels before a lost life", "levels passed",
-        "left out by warps", "lives lost", "steps",
+        "actions", "sticky", "attempts", "finished", "levels before a lost life",
+        "levels passed", "left out by warps", "lives lost", "steps",
     )  # fmt: skip
     rows = [
-        ["greedy" if r.get("argmax") else "sampled", *map(r.get, keys)]
+        [
+            "greedy" if r.get("argmax") else "sampled",
+            r.get("repeat_action_probability"),
+            *map(r.get, keys),
+        ]
         for r in played.get("results", [])
         if isinstance(r, dict)
     ]
