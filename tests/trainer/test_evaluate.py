@@ -174,7 +174,7 @@ def test_argmax_plays_each_start_once(pools):
     [
         ({"levels": ["9-1"]}, "there is no level '9-1' in SuperMarioBros-v0"),
         ({"levels": []}, "levels must name at least one level, got none"),
-        ({"stall_steps": -1}, "stall_steps must be at least 0, got -1"),
+        ({"stall_steps": -1}, "stall_steps must be 0 to 2.1"),
         ({"episodes": 0}, "episodes must be at least 1, got 0"),
         ({"episodes": -1}, "episodes must be at least 1, got -1"),
         (

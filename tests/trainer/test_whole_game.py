@@ -116,6 +116,7 @@ def test_a_policy_for_each_level():
         names = [game.env.actions[number] for number in numbers]
         assert tuple(names) == policy.env.actions
     assert {len(numbers) for numbers in game.actions} == {5, 7, 12}
+    assert game.env.actions[game.idle] == "NOOP"
     one = load_level_policies("released:one")
     assert (len(one.policies), set(one.choice)) == (1, {0})
     assert one.policies[0].env.actions == one.env.actions
@@ -162,12 +163,15 @@ def test_each_policy_has_its_own_rule_for_memories(folder):
             (["3-1", "1-2"], False, False),
             (["3-1", "1-2"], False, True),
             (["3-2", "36-1"], False, False),
+            (["3-2", "36-1"], False, False),
         )
     ]
+    # A policy of levels waits for a step where a level or a life begins, and its
+    # memory is cleared after that.
+    places = [[LEVELS[k] if k >= 0 else "" for k in choice] for choice, _ in seen]
+    assert places == [["", ""], ["3-1", ""], ["3-1", ""], ["", ""], ["3-2", "1-2"]]
     begins = [begin.tolist() for _, begin in seen]
-    assert begins == [[True, True], [False, True], [False, True], [True, True]]
-    places = [[LEVELS[k] for k in choice] for choice, _ in seen]
-    assert places == [["2-4", "1-1"], ["3-1", "1-2"], ["3-1", "1-2"], ["3-2", "1-2"]]
+    assert begins[1:] == [[True, True], [False, True], [False, True], [True, True]]
 
 
 @pytest.mark.rom
@@ -176,7 +180,8 @@ def test_a_policy_that_pauses_for_ever_ends(monkeypatch):
     module = "trainer.evaluation.protocol"
     monkeypatch.setattr(f"{module}.PAUSED_FRAMES", 600)
     game = load_level_policies("released:one")
-    pause = replace(game.env, custom_actions=("start",) * 12)
+    actions = tuple("NOOP" if a == "NOOP" else "start" for a in game.env.actions)
+    pause = replace(game.env, custom_actions=actions)
     monkeypatch.setattr(
         f"{module}.load_level_policies", lambda *_, **__: game._replace(env=pause)
     )
@@ -184,7 +189,7 @@ def test_a_policy_that_pauses_for_ever_ends(monkeypatch):
         Path("paused"), episodes=1, noop_max=0, argmax=False, device="cpu"
     )
     (attempt,) = result.results[0].attempts
-    assert attempt.steps < 250
+    assert attempt.steps < 400
     assert not attempt.game_over
 
 
@@ -280,18 +285,24 @@ def test_memories_are_cleared_where_levels_begin(tmp_path):
     game.policies[0].model.forward = watched
     player = GamePlayer(game, seed=1, argmax=True)
     config = whole_game_config(game.env)
-    step = FilmedEnv(config).reset()
+    step, waits = FilmedEnv(config).reset(), []
     for level, life, opening in (
         ("1-1", 2, True),
         ("1-1", 2, False),
+        ("1-1", 2, False),
         ("1-2", 2, False),
+        ("1-2", 1, False),
         ("1-2", 1, False),
         ("1-2", 1, False),
     ):
         world, stage = map(int, level.split("-"))
         info = step.info | {"world": world, "stage": stage, "life": life}
-        player(step._replace(info=info, opening=opening))
-    assert first == [True, False, True, True, False]
+        decision = player(step._replace(info=info, opening=opening))
+        waits.append(decision.probabilities is None)
+        assert decision.action == game.idle or not waits[-1]
+    # It waits where a level or a life begins, and acts with a clear memory after that.
+    assert waits == [True, False, False, True, True, False, False]
+    assert first == [True, False, True, False]
 
 
 @pytest.mark.rom

@@ -37,6 +37,9 @@ _BLOCKS = 1_150_000
 # Rows of one forward pass on a CPU. The activations of more rows exceed its caches.
 _CPU_ROWS = 128
 
+# In the place of a network's index: the row waits.
+_IDLE = -1
+
 # Fields of `info` to keep from the row that ends an episode, if the task has them.
 _LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
 
@@ -101,13 +104,14 @@ def play(
     if isinstance(model, LevelPolicies):
         choose = _ByLevel(model, num_envs)
         networks: list[_Network] = [(p.model, p.dtype) for p in model.policies]
-        actions = model.actions
+        actions, idle = model.actions, model.idle
     else:
         choose, networks, actions = _only_network, [(model, dtype)], []
+        idle = 0  # no row waits
     pool.async_reset()
     # The first recv returns all environments, later ones return groups.
     waiting, parts = 1, groups
-    with _acting(pool, networks, actions, device, generator) as send:
+    with _acting(pool, networks, actions, idle, device, generator) as send:
         while waiting:
             obs, reward, terminated, truncated, info = pool.recv()
             columns = episodes.observe(reward, terminated, truncated, info)
@@ -145,17 +149,25 @@ class _ByLevel:
         self._places = LevelPlaces(policies.levels)
         self._level = np.full(num_envs, -1, np.int64)
         self._choice = np.zeros(num_envs, np.int64)
+        self._waited = np.zeros(num_envs, bool)  # in the row before
 
     def __call__(self, columns: StepColumns) -> tuple[IntArray, BoolArray]:
-        """The network of each row, and whether its memory is to be cleared."""
+        """The network of each row, or `_IDLE`, and whether its memory is cleared.
+
+        A policy of single levels waits for a step where a level or a life begins.
+        """
         env, place = columns.env_id, self._places(columns.level)
-        new = columns.lost_life | (columns.level != self._level[env])
+        new = columns.is_first | columns.lost_life
+        new |= columns.level != self._level[env]
         self._level[env] = columns.level
         # A level outside the game, such as the minus world, keeps the policy.
         known = place >= 0
         self._choice[env[known]] = self._policies.choice[place[known]]
         choice = self._choice[env]
-        return choice, columns.is_first | new & self._policies.restarts[choice]
+        restarts = self._policies.restarts[choice]
+        begins = columns.is_first & ~restarts | self._waited[env]
+        self._waited[env] = waits = new & restarts
+        return np.where(waits, _IDLE, choice), begins
 
 
 @contextmanager
@@ -163,6 +175,7 @@ def _acting(
     pool: Any,
     networks: Sequence[_Network],
     actions: Sequence[IntArray],
+    idle: int,
     device: torch.device,
     generator: torch.Generator | None,
 ) -> Iterator[Callable[..., None]]:
@@ -170,6 +183,7 @@ def _acting(
 
     It has the memory state of every environment. Networks come with their autocast
     type. `actions` has the numbers of their actions in the pool; (): they are the same.
+    `idle` is the number of the action of rows that wait.
     """
     num_envs = len(pool.all_env_ids)
     most = _CPU_ROWS if device.type == "cpu" else num_envs
@@ -199,6 +213,9 @@ def _acting(
         result = torch.empty(len(env_id), dtype=torch.int64, device=device)
         chosen = np.unique(choice)
         for k in chosen:
+            if k == _IDLE:
+                result[torch.from_numpy(choice == k).to(device)] = idle
+                continue
             count = np.count_nonzero(choice == k)
             parts: list[Any] = [slice(at, at + most) for at in range(0, count, most)]
             if len(chosen) > 1:  # else views, without a copy

@@ -342,7 +342,7 @@ class GamePlayer:
         self._players = [
             Player(policy, seed=seed, argmax=argmax) for policy in policies.policies
         ]
-        self._choice = 0
+        self._choice, self._waited = 0, False
         self._level, self._life = "", 0
 
     def __call__(self, step: Step) -> Decision:
@@ -353,7 +353,11 @@ class GamePlayer:
         # A level outside the game, such as the minus world, keeps the policy.
         if step.level in game.levels:
             self._choice = int(game.choice[game.levels.index(step.level)])
-        begins = step.opening or (new and bool(game.restarts[self._choice]))
+        restarts = bool(game.restarts[self._choice])
+        begins, self._waited = self._waited, (new or step.opening) and restarts
+        if self._waited:
+            return Decision(game.idle, None, None)
+        begins |= step.opening
         decision = self._players[self._choice](step._replace(opening=begins))
         numbers = game.actions[self._choice]
         odds = np.zeros(len(game.env.actions), np.float32)

@@ -55,6 +55,15 @@ class LevelPolicies(NamedTuple):
     restarts: npt.NDArray[np.bool_]
 
     @property
+    def idle(self) -> int:
+        """The number of the action without buttons among those of `env`.
+
+        A policy of single levels waits for a step where a level or a life begins: in
+        training its episodes began after some idle frames.
+        """
+        return self.env.actions.index("NOOP")
+
+    @property
     def steps(self) -> int:
         """The environment steps of all trainings together."""
         return sum(policy.steps for policy in self.policies)
@@ -169,5 +178,6 @@ def _check_alike(loaded: Mapping[str, Policy]) -> None:
 
 
 def _actions(envs: Iterable[EnvConfig]) -> tuple[str, ...]:
-    """The actions of all policies, each once."""
-    return tuple(dict.fromkeys(action for env in envs for action in env.actions))
+    """The actions of all policies, and that without buttons, each once."""
+    every = dict.fromkeys(action for env in envs for action in env.actions)
+    return tuple(every | {"NOOP": None})

@@ -363,31 +363,26 @@ def _levels_evaluated(run: RunFiles) -> str:
     return html
 
 
+# Heads and keys of the results of `trainer.evaluate --whole-game`.
+_GAMES = {
+    "sticky": "repeat_action_probability", "attempts": "episodes",
+    "finished": "finished", "levels before a lost life": "passed_before_death_mean",
+    "levels passed": "passed_mean", "left out by warps": "skipped_mean",
+    "lives lost": "lost_mean", "steps": "steps_mean",
+}  # fmt: skip
+
+
 def _whole_game(run: RunFiles) -> str:
     """The results of `trainer.evaluate --whole-game`."""
-    played = run.whole_game
-    keys = (
-        "episodes", "finished", "passed_before_death_mean", "passed_mean",
-        "skipped_mean", "lost_mean", "steps_mean",
-    )  # fmt: skip
-    heads = (
-        "actions", "sticky", "attempts", "finished", "levels before a lost life",
-        "levels passed", "left out by warps", "lives lost", "steps",
-    )  # fmt: skip
+    results = run.whole_game.get("results", [])
     rows = [
-        [
-            "greedy" if r.get("argmax") else "sampled",
-            r.get("repeat_action_probability"),
-            *map(r.get, keys),
-        ]
-        for r in played.get("results", [])
+        ["greedy" if r.get("argmax") else "sampled", *map(r.get, _GAMES.values())]
+        for r in results
         if isinstance(r, dict)
     ]
-    if not rows:
-        return ""
-    steps = text(played.get("trained_steps"))
-    what = f"{played.get('checkpoint')}, {steps} steps, three lives from power-on"
-    return f"<p>{escape(what)}:</p>{table(heads, rows)}"
+    played, steps = (run.whole_game.get(k) for k in ("checkpoint", "trained_steps"))
+    what = f"{played}, {text(steps)} steps, three lives from power-on"
+    return f"<p>{escape(what)}:</p>{table(('actions', *_GAMES), rows)}" * bool(rows)
 
 
 def _levels_trained(run: RunFiles) -> str:
