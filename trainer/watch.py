@@ -121,8 +121,8 @@ def check(config: WatchConfig) -> None:
         ),
         (
             config.whole_game and config.human,
-            "--whole-game plays a policy: leave out --human, which goes on with the "
-            "next level by itself",
+            "--whole-game plays a policy: leave out --human, which plays level after "
+            "level",
         ),
         (
             config.whole_game and config.web,
