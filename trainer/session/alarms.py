@@ -18,6 +18,7 @@ from time import monotonic
 
 import numpy as np
 
+from trainer.machine.files import replacing
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.show.display import Display
@@ -201,7 +202,7 @@ class Alarms:
 
     def _write_stacks(self) -> None:
         """Writes the stacks of all threads to the run folder."""
-        with suppress(OSError), (self._run_dir / STACKS).open("w") as file:
+        with suppress(OSError), replacing(self._run_dir / STACKS) as file:
             faulthandler.dump_traceback(file)
 
     def close(self) -> None:
