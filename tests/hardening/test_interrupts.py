@@ -176,7 +176,7 @@ MAKERS: dict[str, Callable[[], Player]] = {
 def interrupted_after(seconds: float, call: Call) -> bool:
     """Repeats a call until SIGINT, which this process gets after some seconds.
 
-    And once more each second: Python's own copyreg catches every exception, an
+    And once more each ten seconds: Python's own copyreg catches every exception, an
     interrupt among them, and `copy.deepcopy` (Stable-Baselines3) calls it.
     """
 
@@ -185,8 +185,9 @@ def interrupted_after(seconds: float, call: Call) -> bool:
 
     alarm = signal.signal(signal.SIGALRM, send)
     interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
-    limit = signal.setitimer(signal.ITIMER_REAL, seconds, 1)  # was pytest-timeout's
+    limit = signal.getitimer(signal.ITIMER_REAL)  # pytest-timeout's
     try:
+        signal.setitimer(signal.ITIMER_REAL, seconds, 10)
         while True:
             call()
     except KeyboardInterrupt:
