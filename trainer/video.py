@@ -55,7 +55,7 @@ from trainer.film.filmed_env import (
     film_episode,
     game_config,
     trained,
-    whole_game_config,
+    whole_game,
 )
 from trainer.models import released
 from trainer.models.level_policies import LevelPolicies, load_level_policies
@@ -141,6 +141,10 @@ def film(config: VideoConfig) -> Path:
     if config.grid and config.episodes > 1:
         raise ValueError(
             f"a grid shows one episode of each level, got episodes={config.episodes}"
+        )
+    if 0 < config.max_seconds < 1:
+        raise ValueError(
+            f"max_seconds must be 0 or at least 1, got {config.max_seconds:g}"
         )
     if config.whole_game and (config.grid or config.levels):
         raise ValueError("a whole game plays all levels: leave out --levels and --grid")
@@ -240,9 +244,8 @@ def _whole_games(
     config: VideoConfig, policies: LevelPolicies, camera: Camera
 ) -> Iterator[Picture]:
     """Pictures of attempts at the whole game; prints a line about each."""
-    options = whole_game_config(policies.env)
     seed = first_seed(config.seed)
-    game = FilmedEnv(options, seed=seed, waits=options["timing"] == "console")
+    game = whole_game(policies.env, seed)
     player = GamePlayer(policies, seed=seed, argmax=config.argmax)
     for _ in range(config.episodes):
         caption = trained(policies.steps)

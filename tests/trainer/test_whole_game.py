@@ -361,6 +361,7 @@ def test_the_command(tmp_path, capsys):
         (main, "--stall-steps 99999999999", "stall_steps must be 0 to 2.1"),
         (main, "--levels 1-1", "--whole-game plays all levels: leave out --levels"),
         (main, "--reward-fn a:b", "counts no rewards: leave out --reward-fn"),
+        (video, "--max-seconds 0.5", "max_seconds must be 0 or at least 1, got 0.5"),
         (video, "--grid", "a whole game plays all levels"),
         (watch, "--level 1-1", "--whole-game plays all levels: leave out --level"),
         (watch, "--web", "leave out --whole-game or --web"),

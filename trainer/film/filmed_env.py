@@ -261,6 +261,12 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
+def whole_game(env: EnvConfig, seed: int) -> FilmedEnv:
+    """A whole game on film, with its waits where it is a movie."""
+    config = whole_game_config(env)
+    return FilmedEnv(config, seed=seed, waits=config["timing"] == "console")
+
+
 # Episodes.
 
 

@@ -40,7 +40,7 @@ from trainer.film.filmed_env import (
     film_episode,
     game_config,
     trained,
-    whole_game_config,
+    whole_game,
 )
 from trainer.film.recorder import Recorder
 from trainer.models.level_policies import LevelPolicies, load_level_policies
@@ -134,8 +134,7 @@ def game_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Epi
     assert options.checkpoint is not None
     path, device = options.checkpoint, playing_device(options.device)
     first = load_level_policies(path, device, model=options.model)
-    config = whole_game_config(first.env)
-    game = FilmedEnv(config, seed=options.seed, waits=config["timing"] == "console")
+    game = whole_game(first.env, options.seed)
 
     def episodes(policies: LevelPolicies) -> Episodes:
         for seed in count(options.seed):
