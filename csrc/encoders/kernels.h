@@ -21,8 +21,8 @@ using cpu::Path;
 
 using cpu::kLanes;
 /// Those with separate kernels.
-inline constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
-                                  Path::kAvx512Bf16};
+inline constexpr Path kPaths[] = {Path::kScalar, Path::kNeon, Path::kAvx2,
+                                  Path::kAvx512, Path::kAvx512Bf16};
 
 /// What a kernel does with a sum.
 enum class Finish : uint8_t {

@@ -378,7 +378,7 @@ const Kernels& KernelsFor(Path path) {
 
 }  // namespace encoders
 
-#else
+#elif !defined(CPU_NEON)
 
 namespace encoders {
 

@@ -61,7 +61,7 @@ const VectorKernels& VectorKernelsFor(cpu::Path path) {
 
 }  // namespace learner
 
-#else
+#elif !defined(CPU_NEON)
 
 namespace learner {
 

@@ -9,7 +9,14 @@
 
 #include "nes/translator.h"
 
-#if defined(__x86_64__) && defined(__LP64__) && defined(__linux__)
+#if defined(__linux__) && defined(__LP64__) && \
+    (defined(__x86_64__) || defined(__aarch64__))
+#include <sys/mman.h>
+#include <unistd.h>
+#define NES_TRANSLATES 1
+#elif defined(__APPLE__) && defined(__aarch64__)
+#include <libkern/OSCacheControl.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 #define NES_TRANSLATES 1
@@ -29,19 +36,47 @@ size_t PageBytes() { return static_cast<size_t>(sysconf(_SC_PAGESIZE)); }
 size_t WholePages(size_t bytes) {
   return (bytes + PageBytes() - 1) / PageBytes() * PageBytes();
 }
+void Free(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
+
+#if defined(__APPLE__)
+
+// Apple, "Porting just-in-time compilers to Apple silicon": pages of MAP_JIT
+// are writable or executable for each thread by itself. Untested: written to
+// the documentation.
+uint8_t* Reserve(size_t bytes) {
+  void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE | PROT_EXEC,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_JIT, -1, 0);
+  return memory == MAP_FAILED ? nullptr : static_cast<uint8_t*>(memory);
+}
+/// Copies code into whole pages that are still unused.
+bool MakeExecutable(uint8_t* pages, const std::vector<uint8_t>& code) {
+  pthread_jit_write_protect_np(0);
+  std::memcpy(pages, code.data(), code.size());
+  pthread_jit_write_protect_np(1);
+  sys_icache_invalidate(pages, code.size());
+  return true;
+}
+
+#else
+
 uint8_t* Reserve(size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_NONE,
                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   return memory == MAP_FAILED ? nullptr : static_cast<uint8_t*>(memory);
 }
-void Free(uint8_t* memory, size_t bytes) { munmap(memory, bytes); }
 /// Copies code into whole pages that are still unused.
 bool MakeExecutable(uint8_t* pages, const std::vector<uint8_t>& code) {
   const size_t bytes = WholePages(code.size());
   if (mprotect(pages, bytes, PROT_READ | PROT_WRITE) != 0) return false;
   std::memcpy(pages, code.data(), code.size());
-  return mprotect(pages, bytes, PROT_READ | PROT_EXEC) == 0;
+  if (mprotect(pages, bytes, PROT_READ | PROT_EXEC) != 0) return false;
+  // For caches of instructions that do not follow those of data, as on ARM.
+  auto* const begin = reinterpret_cast<char*>(pages);
+  __builtin___clear_cache(begin, begin + code.size());
+  return true;
 }
+
+#endif
 
 #else
 
@@ -88,12 +123,11 @@ std::string WhyNotTranslated() {
 #ifdef NES_TRANSLATES
   uint8_t* const memory = Reserve(kMemoryBytes);
   if (memory == nullptr) return "there is no memory for machine code";
-  constexpr uint8_t kReturn = 0xC3;
-  const bool may_run = MakeExecutable(memory, {kReturn});
+  const bool may_run = MakeExecutable(memory, {0});
   Free(memory, kMemoryBytes);
   return may_run ? "" : "this system does not let programs create machine code";
 #else
-  return "programs are translated on Linux and x86-64 only";
+  return "programs are translated on Linux (x86-64, ARM64) and macOS (ARM64)";
 #endif
 }
 

@@ -1,19 +1,16 @@
-// 6502 code to x86-64. Registers and flags stay in machine registers through
+// Blocks of 6502 code. Registers and flags stay in machine registers through
 // all blocks. Within a block the translator counts the cycles, a result is not
 // copied for N and Z while a register holds it, and a known carry is not
 // stored. `Settle` stores them wherever a block is left.
 #include "nes/translator.h"
 
 #include <algorithm>
-#include <iterator>
-#include <utility>
 
 #include "nes/status_poll.h"
 
 namespace nes {
 
 using namespace host;
-using namespace x86;
 
 namespace {
 
@@ -22,77 +19,6 @@ constexpr int kMostInstructions = 48;  // of a block
 bool IsIndexed(Mode mode) { return mode == Mode::kAbsX || mode == Mode::kAbsY; }
 
 }  // namespace
-
-// --- Stubs -------------------------------------------------------------------
-
-Stubs Translator::MakeStubs() {
-  constexpr Reg kSaved[] = {kRbx, kRbp, kR12, kR13, kR14, kR15};
-  constexpr auto kTableOffset = static_cast<int32_t>(kRomBase * sizeof(void*));
-  const auto load_pointers = [this] {
-    out_.Load64(kRom, FIELD(rom));
-    out_.Wide(kSub, kRom, kRomBase);
-    out_.Load64(kBlocks, FIELD(blocks));
-    out_.Wide(kSub, kBlocks, kTableOffset);
-  };
-  const std::pair<Reg, Mem> kept[] = {
-      {kS, FIELD(sp)}, {kNz, FIELD(nz)}, {kCarry, FIELD(carry)}};
-  const std::pair<Reg, Mem> others[] = {
-      {kRegA, FIELD(a)}, {kRegX, FIELD(x)}, {kRegY, FIELD(y)}};
-  Stubs stubs;
-
-  stubs.enter = at_ + out_.size();
-  for (const Reg reg : kSaved) out_.Push(reg);
-  out_.Wide(kSub, kRsp, 8);  // calls need a multiple of 16
-  out_.Move64(kRun, kRdi);
-  out_.Move64(kRax, kRsi);
-  out_.Load64(kRam, FIELD(ram));
-  out_.Wide(kAdd, kRam, kRamBias);
-  for (const auto& [reg, field] : kept) out_.Load(reg, field);
-  for (const auto& [reg, field] : others) out_.Load(reg, field);
-  out_.Load64(kPastLimit, FIELD(past_limit));
-  load_pointers();
-  out_.Jump(kRax);
-
-  // Address in ecx, age in edx, and a value to write in eax.
-  const auto make_call = [&](const Mem& function, bool writes) {
-    for (const auto& [reg, field] : kept) out_.Store(field, reg);
-    out_.Store64(FIELD(past_limit), kPastLimit);
-    out_.Move64(kRdi, kRun);
-    out_.Move(kRsi, kRcx);
-    if (writes) out_.Move(kRcx, kRax);
-    out_.Wide(kSub, kRsp, 8);
-    out_.Call(function);
-    out_.Wide(kAdd, kRsp, 8);
-    for (const auto& [reg, field] : kept) out_.Load(reg, field);
-    out_.Load64(kPastLimit, FIELD(past_limit));
-    load_pointers();
-    out_.Return();
-  };
-  stubs.read = at_ + out_.size();
-  make_call(FIELD(read), false);
-  stubs.write = at_ + out_.size();
-  make_call(FIELD(write), true);
-
-  const size_t leave = out_.size();
-  out_.Store(FIELD(pc), kRax);
-  out_.Store(FIELD(leave), kRdx);
-  for (const auto& [reg, field] : kept) out_.Store(field, reg);
-  for (const auto& [reg, field] : others) out_.Store(field, reg);
-  out_.Store64(FIELD(past_limit), kPastLimit);
-  out_.Wide(kAdd, kRsp, 8);
-  for (size_t i = std::size(kSaved); i-- > 0;) out_.Pop(kSaved[i]);
-  out_.Return();
-  const auto make_leave = [&](Leave why) {
-    const uint8_t* const stub = at_ + out_.size();
-    out_.MoveImmediate(kRdx, static_cast<uint32_t>(why));
-    out_.Link(out_.Jump(), static_cast<int64_t>(leave));
-    return stub;
-  };
-  stubs.leave_limit = make_leave(Leave::kLimit);
-  stubs.leave_miss = make_leave(Leave::kMiss);
-  stubs.leave_interpreted = make_leave(Leave::kInterpreted);
-  return stubs;
-}
 
 // --- What is translated, and where blocks begin ------------------------------
 
@@ -228,12 +154,12 @@ void Translator::MakeBlocks(unsigned pc, const Stubs& stubs,
   FindLeaders(pc);
   std::ranges::sort(found_);
   for (size_t i = 0; i < found_.size(); ++i) {
-    MakeBlock(found_[i], i + 1 < found_.size() ? found_[i + 1] : 0);
-  }
-  for (const Exit& exit : exits_) {
-    out_.Link(exit.jump, static_cast<int64_t>(out_.size()));
-    flow_ = exit.flow;
-    LeaveAt(exit.pc, exit.why);
+    // Exits are behind all blocks, or as near as conditional jumps need them.
+    const bool exits_follow =
+        i + 1 == found_.size() ||
+        (!exits_.empty() && out_.size() - exits_.front().jump > kReach);
+    MakeBlock(found_[i], exits_follow ? 0 : found_[i + 1]);
+    if (exits_follow) MakeExits();
   }
   std::vector<size_t> offsets(kRomBytes);
   for (const Block& block : blocks_) {
@@ -244,11 +170,21 @@ void Translator::MakeBlocks(unsigned pc, const Stubs& stubs,
   }
 }
 
+void Translator::MakeExits() {
+  for (const Exit& exit : exits_) {
+    out_.Link(exit.jump, static_cast<int64_t>(out_.size()));
+    flow_ = exit.flow;
+    LeaveAt(exit.pc, exit.why);
+  }
+  exits_.clear();
+}
+
 void Translator::MakeBlock(unsigned pc, unsigned next_block) {
   blocks_.push_back({pc, out_.size()});
   flow_ = {};
+  out_.ForgetFlags();
   if (!IsTranslated(Decode(pc))) return LeaveAt(pc, Leave::kInterpreted);
-  const size_t check = out_.CompareWide(kPastLimit);
+  const size_t check = out_.CompareWithLimit();
   exits_.push_back({out_.JumpIf(kGreaterOrEqual), pc, Leave::kLimit, Flow()});
   int begin_of_last = 0, most = 0;  // cycles
   for (;;) {
@@ -270,16 +206,13 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
       break;
     }
   }
-  out_.Patch(check, -begin_of_last);
+  out_.SetLimit(check, -begin_of_last);
 }
 
 void Translator::Make(const Instruction& at) {
   before_ = flow_;
   flow_.cycles += at.info.cycles;
-  if (at.info.kind != Kind::kBranch) {
-    flow_.nz_in_flags = false;
-    flow_.carry_in_flags = InFlags::kNo;
-  }
+  if (at.info.kind != Kind::kBranch) out_.ForgetFlags();
 #define MAKE_Read(operation) Read(at, &Translator::operation)
 #define MAKE_Store(operation) Store(at, operation)
 #define MAKE_Modify(operation) Modify(at, &Translator::operation)
@@ -309,7 +242,7 @@ void Translator::Settle(const Flow& flow, int more_cycles) {
     out_.MoveImmediate(kCarry, flow.carry == Carry::kIs1);
   }
   const int cycles = flow.cycles + more_cycles;
-  if (cycles != 0) out_.Address64(kPastLimit, {kPastLimit, kRsp, cycles});
+  if (cycles != 0) out_.AddCycles(cycles);
 }
 
 void Translator::LinkTo(size_t jump, const uint8_t* target) {
@@ -318,7 +251,7 @@ void Translator::LinkTo(size_t jump, const uint8_t* target) {
 
 void Translator::GoTo(unsigned pc) {
   if (!IsRom(pc)) {
-    out_.MoveImmediate(kRax, pc & 0xFFFF);
+    out_.MoveImmediate(kResult, pc & 0xFFFF);
     LinkTo(out_.Jump(), stubs_->leave_miss);
   } else if (const uint8_t* const block = (*block_at_)(pc)) {
     LinkTo(out_.Jump(), block);
@@ -327,17 +260,15 @@ void Translator::GoTo(unsigned pc) {
   }
 }
 
-// Jumps to the address in eax, which is at most $10000.
-void Translator::GoToRax() {
-  out_.Test(kRax, kRomBase);
-  LinkTo(out_.JumpIf(kEqual), stubs_->leave_miss);
-  out_.Jump({kBlocks, kRax, 0, 3});
+// Jumps to the address in kResult, which is at most $10000.
+void Translator::GoToResult() {
+  out_.JumpToResult(stubs_->leave_miss - at_);
   ends_ = true;
 }
 
 void Translator::LeaveAt(unsigned pc, Leave why) {
   Settle(flow_, 0);
-  out_.MoveImmediate(kRax, pc);
+  out_.MoveImmediate(kResult, pc);
   LinkTo(out_.Jump(), why == Leave::kLimit ? stubs_->leave_limit
                                            : stubs_->leave_interpreted);
 }

@@ -1,5 +1,6 @@
-// Makes machine code from a ROM's program, several blocks at a time;
-// translation.h explains its purpose and what a block is.
+// Makes machine code from a ROM's program, several blocks at a time, for any
+// host (macro_assembler.h); translation.h explains its purpose and what a block
+// is.
 #pragma once
 
 #include <bitset>
@@ -8,51 +9,19 @@
 #include <functional>
 #include <vector>
 
+#include "nes/macro_assembler.h"
 #include "nes/opcodes.h"
-#include "nes/state.h"
 #include "nes/translation.h"
-#include "nes/x86_emitter.h"
 
 namespace nes {
 
-// Register assignment of translated code. Other registers are scratch.
-namespace host {
-
-constexpr x86::Reg kRun = x86::kRbp;     // TranslatedRun
-constexpr x86::Reg kRam = x86::kRbx;     // RAM + kRamBias
-constexpr x86::Reg kRom = x86::kRdi;     // ROM - $8000
-constexpr x86::Reg kBlocks = x86::kRsi;  // their table, less $8000 entries
-constexpr x86::Reg kRegA = x86::kR12, kRegX = x86::kR13, kRegY = x86::kR14;
-constexpr x86::Reg kPastLimit = x86::kR15;  // cycle - limit
-constexpr x86::Reg kS = x86::kR8;
-constexpr x86::Reg kNz = x86::kR9;  // the last result, as in class Interpreter
-constexpr x86::Reg kCarry = x86::kR10;
-
-// The zero page is within a signed byte of this address, which makes
-// instructions shorter.
-constexpr int32_t kRamBias = 128;
-constexpr unsigned kStack = 0x100;
 constexpr unsigned kRegisters = 0x2000, kRegistersEnd = 0x4020;
-
-inline x86::Mem Field(size_t offset) {
-  return {kRun, x86::kRsp, static_cast<int32_t>(offset)};
-}
-#define FIELD(name) Field(offsetof(TranslatedRun, name))
-
-inline x86::Mem RamAt(unsigned address) {
-  return {kRam, x86::kRsp, static_cast<int32_t>(address & kRamMask) - kRamBias};
-}
-inline x86::Mem RamAt(x86::Reg index, unsigned address = 0) {
-  return {kRam, index, static_cast<int32_t>(address) - kRamBias};
-}
 
 inline bool IsRam(unsigned address) { return address < kRegisters; }
 inline bool IsRom(unsigned address) { return address - kRomBase < kRomBytes; }
 inline bool IsRegister(unsigned address) {
   return address - kRegisters < kRegistersEnd - kRegisters;
 }
-
-}  // namespace host
 
 class Translator {
  public:
@@ -69,7 +38,7 @@ class Translator {
       : source_(source), at_(at) {}
 
   /// Makes the code that all blocks need; to be called first.
-  Stubs MakeStubs();
+  Stubs MakeStubs() { return out_.MakeStubs(at_); }
   /// Makes the block at `pc`, and all blocks that it may jump to, as far as
   /// they are known.
   void MakeBlocks(unsigned pc, const Stubs& stubs, const BlockAt& block_at);
@@ -80,8 +49,10 @@ class Translator {
   const std::vector<unsigned>& inside() const { return inside_; }
 
  private:
-  using Reg = x86::Reg;
-  using Mem = x86::Mem;
+  using Reg = host::Reg;
+  using Mem = host::Mem;
+  using Operand = MacroAssembler::Operand;
+  using Carry = MacroAssembler::Carry;
 
   enum : uint8_t { kPhp = 0x08, kJsr = 0x20, kJmp = 0x4C, kRts = 0x60 };
   struct Instruction {
@@ -89,22 +60,11 @@ class Translator {
     uint8_t opcode;
     OpcodeInfo info;
   };
-  // The location of an operand.
-  struct Operand {
-    enum { kImmediate, kMemory, kInRax } where;
-    unsigned value = 0;
-    Mem memory = {x86::kRbx};
-  };
-  enum class Carry : uint8_t { kInRegister, kIs0, kIs1 };
-  enum class InFlags : uint8_t { kNo, kYes, kInverted };
   // What is known at a point of a block.
   struct Flow {
-    int cycles = 0;     // since the block's beginning, not yet in a register
-    Reg nz = x86::kR9;  // holds the last result
+    int cycles = 0;      // since the block's beginning, not yet in a register
+    Reg nz = host::kNz;  // holds the last result
     Carry carry = Carry::kInRegister;
-    // Whether the flags of the host CPU hold N and Z, and carry.
-    bool nz_in_flags = false;
-    InFlags carry_in_flags = InFlags::kNo;
   };
   struct Exit {
     size_t jump;
@@ -143,11 +103,6 @@ class Translator {
   void Jump(const Instruction& at);
   void JumpIndirect(const Instruction& at);
 
-  x86::Condition NegativeFlag();
-  x86::Condition ZeroFlag();
-  x86::Condition CarryFlag();
-  x86::Condition OverflowFlag();
-
   // Operands.
   Operand ReadOperand(const Instruction& at);
   void CallRead(const Instruction& at);
@@ -157,16 +112,11 @@ class Translator {
   void AddPageCycle(const Instruction& at);
   int Age(const Instruction& at) const;
   static Reg IndexOf(const Instruction& at);
-  void Load(Reg to, const Operand& operand);
 
   // Operations, named by opcodes.inc, and what they have in common.
-  void Apply(x86::Alu op, Reg to, const Operand& operand);
   void LoadNz(Reg to, const Operand& operand);
-  void Logic(x86::Alu op, const Operand& operand);
+  void SetCarryAndNz(Reg result);
   void Compare(Reg reg, const Operand& operand);
-  void LoadCarry();
-  void KeepCarry(InFlags how);
-  void SetNz(Reg from, bool in_flags);
   void Transfer(Reg to, Reg from);
   void Lda(const Operand& m);
   void Ldx(const Operand& m);
@@ -210,14 +160,15 @@ class Translator {
   // Ways out of a block.
   void Settle(const Flow& flow, int more_cycles);
   void GoTo(unsigned pc);
-  void GoToRax();
-  void LeaveIf(x86::Condition condition, const Instruction& at);
+  void GoToResult();
+  void LeaveIf(host::Condition condition, const Instruction& at);
   void LeaveAt(unsigned pc, Leave why);
+  void MakeExits();
   void LinkTo(size_t jump, const uint8_t* target);
 
   const TranslationSource source_;
   const uint8_t* const at_;
-  x86::Emitter out_;
+  MacroAssembler out_;
   Flow flow_;
   Flow before_;  // at the beginning of the instruction in hand
   std::bitset<kRomBytes> leaders_;

@@ -5,7 +5,6 @@
 namespace nes {
 
 using namespace host;
-using namespace x86;
 
 // --- Kinds of instruction ----------------------------------------------------
 
@@ -15,10 +14,10 @@ void Translator::Read(const Instruction& at, ReadOperation operation) {
 
 void Translator::Store(const Instruction& at, Reg value) {
   if (!CallsBus(at)) return out_.StoreByte(RamOperand(at), value);
-  out_.MoveImmediate(kRcx, at.operand);
-  out_.MoveImmediate(kRdx, static_cast<uint32_t>(Age(at)));
-  out_.Move(kRax, value);
-  out_.Address64(kPastLimit, {kPastLimit, kRsp, flow_.cycles});
+  out_.MoveImmediate(kAddress, at.operand);
+  out_.MoveImmediate(kPointer, static_cast<uint32_t>(Age(at)));
+  out_.Move(kResult, value);
+  out_.AddCycles(flow_.cycles);
   flow_.cycles = 0;
   LinkTo(out_.Call(), stubs_->write);
 }
@@ -44,67 +43,28 @@ void Translator::Branch(const Instruction& at) {
     ends_ = true;
     return;
   }
-  const Condition set = flag == 0   ? NegativeFlag()
-                        : flag == 1 ? OverflowFlag()
-                        : flag == 2 ? CarryFlag()
-                                    : ZeroFlag();
-  const auto skipping = static_cast<Condition>(if_set ? set ^ 1 : set);
-  const size_t skip = out_.Skip(skipping);
+  const Condition set = flag == 0   ? out_.Negative(flow_.nz)
+                        : flag == 1 ? out_.OverflowIsSet()
+                        : flag == 2 ? out_.CarryIsSet()
+                                    : out_.Zero(flow_.nz);
+  const size_t skip = out_.Skip(if_set ? Not(set) : set);
   Settle(flow_, more_cycles);
   GoTo(target);
   out_.Land(skip);
 }
 
-// Each of these makes the machine's flags say a flag of the 6502, if they do
-// not yet, and returns the condition that it is set.
-Condition Translator::NegativeFlag() {
-  if (flow_.nz_in_flags) return kSign;
-  flow_.carry_in_flags = InFlags::kNo;
-  if (flow_.nz == kNz) {
-    out_.Test(kNz, 0x180);
-    return kNotEqual;
-  }
-  out_.Test8(flow_.nz, flow_.nz);
-  flow_.nz_in_flags = true;
-  return kSign;
-}
-
-Condition Translator::ZeroFlag() {
-  if (flow_.nz_in_flags) return kEqual;
-  flow_.carry_in_flags = InFlags::kNo;
-  out_.Test8(flow_.nz, flow_.nz);
-  flow_.nz_in_flags = flow_.nz != kNz;
-  return kEqual;
-}
-
-Condition Translator::CarryFlag() {
-  if (flow_.carry_in_flags == InFlags::kYes) return kBelow;
-  if (flow_.carry_in_flags == InFlags::kInverted) return kAboveOrEqual;
-  flow_.nz_in_flags = false;
-  out_.Test8(kCarry, kCarry);
-  return kNotEqual;
-}
-
-Condition Translator::OverflowFlag() {
-  flow_.nz_in_flags = false;
-  flow_.carry_in_flags = InFlags::kNo;
-  out_.Byte8(kCmp, FIELD(overflow), 0);
-  return kNotEqual;
-}
-
 void Translator::Jump(const Instruction& at) {
   ends_ = true;
   if (at.opcode == kRts) {
-    out_.Address(kRcx, {kS, kRsp, 1});
-    out_.ExtendByte(kRcx, kRcx);
-    out_.LoadByte(kRax, RamAt(kRcx, kStack));
-    out_.Increment8(kRcx);
-    out_.LoadByte(kRdx, RamAt(kRcx, kStack));
-    out_.Move(kS, kRcx);
-    out_.ShiftLeft(kRdx, 8);
-    out_.Address(kRax, {kRax, kRdx, 1});
+    out_.Address(kAddress, {kS, kNoIndex, 1});
+    out_.ExtendByte(kAddress, kAddress);
+    out_.LoadByte(kResult, RamAt(kAddress, kStack));
+    out_.Increment8(kAddress);
+    out_.LoadByte(kPointer, RamAt(kAddress, kStack));
+    out_.Move(kS, kAddress);
+    out_.Join(kResult, kPointer, 1);
     Settle(flow_, 0);
-    return GoToRax();
+    return GoToResult();
   }
   if (at.opcode == kJsr) {
     const unsigned back = at.next - 1;
@@ -124,16 +84,15 @@ void Translator::JumpIndirect(const Instruction& at) {
   if (IsRom(low)) {
     const uint8_t* const rom = source_.rom;
     out_.MoveImmediate(
-        kRax, rom[low - kRomBase] | static_cast<unsigned>(rom[high - kRomBase])
-                                        << 8);
+        kResult,
+        rom[low - kRomBase] | static_cast<unsigned>(rom[high - kRomBase]) << 8);
   } else {
-    out_.LoadByte(kRax, RamAt(low));
-    out_.LoadByte(kRcx, RamAt(high));
-    out_.ShiftLeft(kRcx, 8);
-    out_.Full(kOr, kRax, kRcx);
+    out_.LoadByte(kResult, RamAt(low));
+    out_.LoadByte(kAddress, RamAt(high));
+    out_.Join(kResult, kAddress);
   }
   Settle(flow_, 0);
-  GoToRax();
+  GoToResult();
 }
 
 // --- Operands ----------------------------------------------------------------
@@ -146,9 +105,7 @@ Reg Translator::IndexOf(const Instruction& at) {
 // Adds one cycle if base + index is on another page than the base.
 void Translator::AddPageCycle(const Instruction& at) {
   const unsigned low = at.operand & 0xFF;
-  if (low == 0) return;
-  out_.Byte8(kCmp, IndexOf(at), 0x100 - low);
-  out_.Wide(kSbb, kPastLimit, -1);
+  if (low != 0) out_.AddCycleIfAtLeast(IndexOf(at), 0x100 - low);
 }
 
 // Returns how many cycles before the end of the instruction memory is accessed.
@@ -158,17 +115,15 @@ int Translator::Age(const Instruction& at) const {
 
 void Translator::CallRead(const Instruction& at) {
   if (at.info.mode == Mode::kAbs) {
-    out_.MoveImmediate(kRcx, at.operand);
+    out_.MoveImmediate(kAddress, at.operand);
   } else {
     const unsigned low = at.operand & 0xFF;
-    if (low != 0) {
-      out_.Byte8(kCmp, IndexOf(at), 0x100 - low);
-      LeaveIf(kAboveOrEqual, at);
-    }
-    out_.Address(kRcx, {IndexOf(at), kRsp, static_cast<int32_t>(at.operand)});
+    if (low != 0) LeaveIf(out_.IsAtLeast(IndexOf(at), 0x100 - low), at);
+    out_.Address(kAddress,
+                 {IndexOf(at), kNoIndex, static_cast<int32_t>(at.operand)});
   }
-  out_.MoveImmediate(kRdx, static_cast<uint32_t>(Age(at)));
-  out_.Address64(kPastLimit, {kPastLimit, kRsp, flow_.cycles});
+  out_.MoveImmediate(kPointer, static_cast<uint32_t>(Age(at)));
+  out_.AddCycles(flow_.cycles);
   flow_.cycles = 0;
   LinkTo(out_.Call(), stubs_->read);
 }
@@ -182,46 +137,43 @@ Mem Translator::RamOperand(const Instruction& at) {
     case Mode::kZpX:
     case Mode::kZpY:
       if (base == 0) return RamAt(IndexOf(at));
-      out_.Address(kRcx, {IndexOf(at), kRsp, offset});
-      out_.ExtendByte(kRcx, kRcx);
-      return RamAt(kRcx);
+      out_.Address(kAddress, {IndexOf(at), kNoIndex, offset});
+      out_.ExtendByte(kAddress, kAddress);
+      return RamAt(kAddress);
     case Mode::kAbsX:
     case Mode::kAbsY:
       if (base + 0xFF < kRamBytes) return RamAt(IndexOf(at), base);
-      out_.Address(kRcx, {IndexOf(at), kRsp, offset});
-      out_.Full(kAnd, kRcx, kRamMask);
-      return RamAt(kRcx);
+      out_.Address(kAddress, {IndexOf(at), kNoIndex, offset});
+      out_.Mask(kAddress, kRamMask);
+      return RamAt(kAddress);
     case Mode::kIndX:
     case Mode::kIndY:
       LoadPointer(at);
-      out_.Full(kCmp, kRdx, kRegisters);
-      LeaveIf(kAboveOrEqual, at);
-      out_.Full(kAnd, kRdx, kRamMask);
-      return RamAt(kRdx);
+      LeaveIf(out_.IsAtLeast(kPointer, kRegisters), at);
+      out_.Mask(kPointer, kRamMask);
+      return RamAt(kPointer);
     default:
       return RamAt(base);
   }
 }
 
-// Loads the effective address into edx and, for (zp),Y, the address in memory
-// into ecx. It uses two loads, because a program writes the two bytes one by
-// one.
+// Loads the effective address into kPointer and, for (zp),Y, the address in
+// memory into kAddress. It uses two loads, because a program writes the two
+// bytes one by one.
 void Translator::LoadPointer(const Instruction& at) {
   const unsigned zp = at.operand;
   if (at.info.mode == Mode::kIndX) {
-    out_.Address(kRcx, {kRegX, kRsp, static_cast<int32_t>(zp)});
-    out_.ExtendByte(kRcx, kRcx);
-    out_.LoadByte(kRdx, RamAt(kRcx));
-    out_.Increment8(kRcx);
-    out_.LoadByte(kRcx, RamAt(kRcx));
-    out_.ShiftLeft(kRcx, 8);
-    out_.Full(kOr, kRdx, kRcx);
+    out_.Address(kAddress, {kRegX, kNoIndex, static_cast<int32_t>(zp)});
+    out_.ExtendByte(kAddress, kAddress);
+    out_.LoadByte(kPointer, RamAt(kAddress));
+    out_.Increment8(kAddress);
+    out_.LoadByte(kAddress, RamAt(kAddress));
+    out_.Join(kPointer, kAddress);
   } else {
-    out_.LoadByte(kRcx, RamAt(zp));
-    out_.LoadByte(kRdx, RamAt((zp + 1) & 0xFF));
-    out_.ShiftLeft(kRdx, 8);
-    out_.Full(kOr, kRcx, kRdx);
-    out_.Address(kRdx, {kRcx, kRegY});
+    out_.LoadByte(kAddress, RamAt(zp));
+    out_.LoadByte(kPointer, RamAt((zp + 1) & 0xFF));
+    out_.Join(kAddress, kPointer);
+    out_.Address(kPointer, {kAddress, kRegY});
   }
 }
 
@@ -231,31 +183,23 @@ void Translator::LoadPointer(const Instruction& at) {
 Mem Translator::PointerOperand(const Instruction& at) {
   const bool is_indexed = at.info.mode == Mode::kIndY;
   LoadPointer(at);
-  out_.Full(kCmp, kRdx, kRegisters);
-  const size_t rom = out_.Skip(kAboveOrEqual);
-  out_.Full(kAnd, kRdx, kRamMask);
-  out_.Address64(kRdx, RamAt(kRdx));
+  const size_t rom = out_.Skip(out_.IsAtLeast(kPointer, kRegisters));
+  out_.Mask(kPointer, kRamMask);
+  out_.Address64(kPointer, RamAt(kPointer));
   const size_t end = out_.Skip();
   out_.Land(rom);
-  out_.Full(kCmp, is_indexed ? kRcx : kRdx, kRomBase);
-  LeaveIf(kBelow, at);
-  if (is_indexed) {
-    out_.Full(kCmp, kRdx, 0x10000);
-    LeaveIf(kAboveOrEqual, at);
-  }
-  out_.Address64(kRdx, {kRom, kRdx});
+  LeaveIf(Not(out_.IsAtLeast(is_indexed ? kAddress : kPointer, kRomBase)), at);
+  if (is_indexed) LeaveIf(out_.IsAtLeast(kPointer, 0x10000), at);
+  out_.Address64(kPointer, {kRom, kPointer});
   out_.Land(end);
-  if (is_indexed) {
-    out_.Byte8(kAdd, kRcx, kRegY);
-    out_.Wide(kAdc, kPastLimit, 0);
-  }
-  return {kRdx};
+  if (is_indexed) out_.AddCycleIfCarries(kAddress, kRegY);
+  return {kPointer};
 }
 
 Translator::Operand Translator::ReadOperand(const Instruction& at) {
   if (CallsBus(at)) {
     CallRead(at);
-    return {Operand::kInRax};
+    return {Operand::kInResult};
   }
   switch (at.info.mode) {
     case Mode::kImm:
@@ -274,10 +218,10 @@ Translator::Operand Translator::ReadOperand(const Instruction& at) {
         AddPageCycle(at);
         return {Operand::kMemory, 0, {kRom, IndexOf(at), base}};
       }
-      out_.Address(kRcx, {IndexOf(at), kRsp, base});
-      out_.Full(kCmp, kRcx, 0x10000);  // from here on it is the zero page
-      LeaveIf(kAboveOrEqual, at);
-      return {Operand::kMemory, 0, {kRom, kRcx}};
+      out_.Address(kAddress, {IndexOf(at), kNoIndex, base});
+      // From $10000 on it is the zero page.
+      LeaveIf(out_.IsAtLeast(kAddress, 0x10000), at);
+      return {Operand::kMemory, 0, {kRom, kAddress}};
     }
     case Mode::kIndX:
     case Mode::kIndY:
@@ -290,68 +234,24 @@ Translator::Operand Translator::ReadOperand(const Instruction& at) {
 
 // --- What the operations have in common --------------------------------------
 
-void Translator::SetNz(Reg from, bool in_flags) {
-  flow_.nz = from;
-  flow_.nz_in_flags = in_flags;
-}
-
-void Translator::Load(Reg to, const Operand& operand) {
-  if (operand.where == Operand::kImmediate) {
-    out_.MoveImmediate(to, operand.value);
-  } else if (operand.where == Operand::kMemory) {
-    out_.LoadByte(to, operand.memory);
-  } else {
-    out_.Move(to, kRax);
-  }
-}
-
 void Translator::LoadNz(Reg to, const Operand& operand) {
-  Load(to, operand);
-  SetNz(to, false);
+  out_.Load(to, operand);
+  flow_.nz = to;
 }
 
-void Translator::Apply(Alu op, Reg to, const Operand& operand) {
-  if (operand.where == Operand::kImmediate) {
-    out_.Byte8(op, to, operand.value);
-  } else if (operand.where == Operand::kMemory) {
-    out_.Byte8(op, to, operand.memory);
-  } else {
-    out_.Byte8(op, to, kRax);
-  }
-}
-
-// Copies the carry of the host CPU to the carry of the 6502.
-void Translator::LoadCarry() {
-  if (flow_.carry == Carry::kInRegister) {
-    out_.CarryFromBit0(kCarry);
-  } else if (flow_.carry == Carry::kIs1) {
-    out_.SetCarry();
-  } else {
-    out_.ClearCarry();
-  }
-}
-
-void Translator::KeepCarry(InFlags how) {
-  out_.Set8(how == InFlags::kYes ? kBelow : kAboveOrEqual, kCarry);
+void Translator::SetCarryAndNz(Reg result) {
   flow_.carry = Carry::kInRegister;
-  flow_.carry_in_flags = how;
+  flow_.nz = result;
 }
 
 void Translator::Compare(Reg reg, const Operand& operand) {
-  out_.Move(kNz, reg);
-  Apply(kSub, kNz, operand);
-  KeepCarry(InFlags::kInverted);
-  SetNz(kNz, true);
-}
-
-void Translator::Logic(Alu op, const Operand& operand) {
-  Apply(op, kRegA, operand);
-  SetNz(kRegA, true);
+  out_.Compare(reg, operand);
+  SetCarryAndNz(kNz);
 }
 
 void Translator::Transfer(Reg to, Reg from) {
   out_.Move(to, from);
-  SetNz(to, false);
+  flow_.nz = to;
 }
 
 // --- Operations --------------------------------------------------------------
@@ -359,85 +259,57 @@ void Translator::Transfer(Reg to, Reg from) {
 void Translator::Lda(const Operand& m) { LoadNz(kRegA, m); }
 void Translator::Ldx(const Operand& m) { LoadNz(kRegX, m); }
 void Translator::Ldy(const Operand& m) { LoadNz(kRegY, m); }
-void Translator::Ora(const Operand& m) { Logic(kOr, m); }
-void Translator::And(const Operand& m) { Logic(kAnd, m); }
-void Translator::Eor(const Operand& m) { Logic(kXor, m); }
 void Translator::Cmp(const Operand& m) { Compare(kRegA, m); }
 void Translator::Cpx(const Operand& m) { Compare(kRegX, m); }
 void Translator::Cpy(const Operand& m) { Compare(kRegY, m); }
 
+void Translator::Ora(const Operand& m) {
+  out_.Ora(m);
+  flow_.nz = kRegA;
+}
+void Translator::And(const Operand& m) {
+  out_.And(m);
+  flow_.nz = kRegA;
+}
+void Translator::Eor(const Operand& m) {
+  out_.Eor(m);
+  flow_.nz = kRegA;
+}
 void Translator::Adc(const Operand& m) {
-  if (flow_.carry == Carry::kIs0) {
-    Apply(kAdd, kRegA, m);
-  } else {
-    LoadCarry();
-    Apply(kAdc, kRegA, m);
-  }
-  out_.Set8(kOverflow, FIELD(overflow));
-  KeepCarry(InFlags::kYes);
-  SetNz(kRegA, true);
+  out_.Adc(m, flow_.carry);
+  SetCarryAndNz(kRegA);
 }
-
-// The host CPU borrows where the 6502 has no carry.
 void Translator::Sbc(const Operand& m) {
-  if (flow_.carry == Carry::kIs1) {
-    Apply(kSub, kRegA, m);
-  } else {
-    if (flow_.carry == Carry::kIs0) {
-      out_.SetCarry();
-    } else {
-      out_.Byte8(kCmp, kCarry, 1);
-    }
-    Apply(kSbb, kRegA, m);
-  }
-  out_.Set8(kOverflow, FIELD(overflow));
-  KeepCarry(InFlags::kInverted);
-  SetNz(kRegA, true);
+  out_.Sbc(m, flow_.carry);
+  SetCarryAndNz(kRegA);
 }
-
-// N is bit 7 of the operand, stored as bit 8 of the kept result.
 void Translator::Bit(const Operand& m) {
-  Load(kRcx, m);
-  out_.Move(kNz, kRegA);
-  out_.Full(kAnd, kNz, kRcx);
-  out_.Move(kRax, kRcx);
-  out_.Full(kAnd, kRax, 0x40);
-  out_.StoreByte(FIELD(overflow), kRax);
-  out_.Full(kAnd, kRcx, 0x80);
-  out_.ShiftLeft(kRcx, 1);
-  out_.Full(kOr, kNz, kRcx);
-  SetNz(kNz, false);
+  out_.Bit(m);
+  flow_.nz = kNz;
 }
-
 void Translator::Asl(Reg m) {
-  out_.Shift8(kShl, m);
-  KeepCarry(InFlags::kYes);
-  SetNz(m, true);
+  out_.Asl(m);
+  SetCarryAndNz(m);
 }
 void Translator::Lsr(Reg m) {
-  out_.Shift8(kShr, m);
-  KeepCarry(InFlags::kYes);
-  SetNz(m, true);
+  out_.Lsr(m);
+  SetCarryAndNz(m);
 }
 void Translator::Rol(Reg m) {
-  LoadCarry();
-  out_.Byte8(kAdc, m, m);
-  KeepCarry(InFlags::kYes);
-  SetNz(m, true);
+  out_.Rol(m, flow_.carry);
+  SetCarryAndNz(m);
 }
 void Translator::Ror(Reg m) {
-  LoadCarry();
-  out_.Shift8(kRcr, m);
-  KeepCarry(InFlags::kYes);
-  SetNz(m, false);
+  out_.Ror(m, flow_.carry);
+  SetCarryAndNz(m);
 }
 void Translator::Inc(Reg m) {
-  out_.Increment8(m);
-  SetNz(m, true);
+  out_.Inc(m);
+  flow_.nz = m;
 }
 void Translator::Dec(Reg m) {
-  out_.Decrement8(m);
-  SetNz(m, true);
+  out_.Dec(m);
+  flow_.nz = m;
 }
 
 void Translator::Nop() {}
@@ -454,8 +326,8 @@ void Translator::Dey() { Dec(kRegY); }
 void Translator::Clc() { flow_.carry = Carry::kIs0; }
 void Translator::Sec() { flow_.carry = Carry::kIs1; }
 void Translator::Clv() { out_.StoreByteImmediate(FIELD(overflow), 0); }
-void Translator::Cld() { out_.Byte8(kAnd, FIELD(d_i), 0x04); }
-void Translator::Sed() { out_.Byte8(kOr, FIELD(d_i), 0x08); }
+void Translator::Cld() { out_.AndByte(FIELD(d_i), 0x04); }
+void Translator::Sed() { out_.OrByte(FIELD(d_i), 0x08); }
 
 void Translator::Pha() {
   out_.StoreByte(RamAt(kS, kStack), kRegA);

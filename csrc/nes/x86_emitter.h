@@ -1,5 +1,5 @@
 // Bytes of the x86-64 instructions that translated programs are made of
-// (translation.cc): general registers, one addressing form, flags, jumps.
+// (macro_assembler.h): general registers, one addressing form, flags, jumps.
 // Source: AMD64 Architecture Programmer's Manual, volume 3.
 #pragma once
 
@@ -27,13 +27,14 @@ enum Reg : uint8_t {
   kR13,
   kR14,
   kR15,
+  kNoIndex = kRsp,
 };
 
-/// base + index * 2^scale + offset; kRsp as index means none. No base is kRsp
-/// or kR12, which would need another form.
+/// base + index * 2^scale + offset. No base is kRsp or kR12, which would need
+/// another form.
 struct Mem {
   Reg base;
-  Reg index = kRsp;
+  Reg index = kNoIndex;
   int32_t offset = 0;
   uint8_t scale = 0;
 };
@@ -52,6 +53,9 @@ enum Condition : uint8_t {
   kSign = 8,
   kGreaterOrEqual = 13,
 };
+constexpr Condition Not(Condition condition) {
+  return static_cast<Condition>(condition ^ 1);
+}
 
 /// Appends instructions. Unless the name says otherwise, registers have 32 bits
 /// and results are zero-extended; byte forms are used only with al, cl, dl and
@@ -68,11 +72,11 @@ class Emitter {
     Byte(0xB8 | (to & 7));
     Word32(value);
   }
-  void Load(Reg to, const Mem& from) { Encode(0x8B, to, from); }
+  void Load32(Reg to, const Mem& from) { Encode(0x8B, to, from); }
   void Load64(Reg to, const Mem& from) { Encode(0x8B, to, from, true); }
   void LoadByte(Reg to, const Mem& from) { Encode(0x0FB6, to, from); }
   void ExtendByte(Reg to, Reg from) { Encode(0x0FB6, to, from); }
-  void Store(const Mem& to, Reg from) { Encode(0x89, from, to); }
+  void Store32(const Mem& to, Reg from) { Encode(0x89, from, to); }
   void Store64(const Mem& to, Reg from) { Encode(0x89, from, to, true); }
   void StoreByte(const Mem& to, Reg from) { Encode(0x88, from, to); }
   void StoreByteImmediate(const Mem& to, unsigned value) {
@@ -201,7 +205,7 @@ class Emitter {
     Opcode(opcode, (reg >> 3) << 2 | (rm.index >> 3) << 1 | rm.base >> 3, wide);
     const bool is_short = rm.offset >= -128 && rm.offset < 128;
     const unsigned form = (is_short ? 0x40 : 0x80) | (reg & 7) << 3;
-    if (rm.index == kRsp) {
+    if (rm.index == kNoIndex) {
       Byte(form | (rm.base & 7));
     } else {
       Byte(form | 4);

@@ -20,8 +20,8 @@ using cpu::Name;
 using cpu::Path;
 using cpu::Supports;
 
-constexpr Path kPaths[] = {Path::kScalar, Path::kAvx2, Path::kAvx512,
-                           Path::kAvx512Bf16};
+constexpr Path kPaths[] = {Path::kScalar, Path::kNeon, Path::kAvx2,
+                           Path::kAvx512, Path::kAvx512Bf16};
 
 using Floats = std::vector<float>;
 

@@ -330,7 +330,7 @@ TEST(AsyncPoolTest, AThrowingEnvIsReplacedWhileOthersGoOn) {
     pool->SetReplacement(100, every);
     pool->Reset(Range(4), {});
     int truncated = 0;
-    for (int step = 0; step < 1000 && truncated < 5; ++step) {
+    for (int step = 0; step < 100'000 && truncated < 5; ++step) {
       const pool::Batch batch = MustRecv(*pool);
       const std::vector<int32_t> ids = Column<int32_t>(batch, pool::kEnvId);
       for (const uint8_t row : Column<uint8_t>(batch, pool::kTrunc)) {

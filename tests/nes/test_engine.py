@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from players import random_movie
 from rom_builder import ines, stand_in
 from vectors import missing_read, read_vectors
 
@@ -18,16 +19,6 @@ from mario_envpool import _core, _testing, make, rom
 TIMINGS = pytest.mark.parametrize("timing", ["console", "nes_py"])
 TRANSLATES = not _core.nes_engine()[1]
 STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
-
-
-def random_movie(frames: int, seed: int) -> bytes:
-    """Start at the title, then mostly right, in pieces of 4 to 24 frames."""
-    random = np.random.default_rng(seed)
-    movie = [0] * 40 + ([8] * 4 + [0] * 4) * 5
-    while len(movie) < frames:
-        button = random.choice([128, 129, 130, 131, 131, 64, 0, 1, 32])
-        movie += [int(button)] * int(random.integers(4, 25))
-    return bytes(movie[:frames])
 
 
 def play(
