@@ -237,7 +237,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
     optimizer = given.get("optimizer", "")
     default = for_algorithm(default, given.get("loss", ""), optimizer)
     default = for_levels(
-        for_lag(default, given.get("lag"), optimizer),
+        for_lag(default, given),
         split.train or own_levels(task),
         split.test,
         whole_game=not split.train and bool(game_levels(task)),

@@ -73,19 +73,28 @@ def test_no_flags_on_a_cpu_are_the_defaults():
 
 
 @pytest.mark.parametrize(
-    ("given", "momentum"),
+    ("given", "momentum", "envs", "unrolls"),
     [
-        ("", 0.95),
-        ("--mode async", 0.95),
-        ("--lag 1", 0.8),
-        ("--obs tiles --lag 2", 0.8),
-        ("--preset impala", 0.8),
-        ("--preset impala --lag 0", 0.95),
-        ("--preset gpu-impala", 0.8),
+        ("", 0.95, 64, 64),
+        ("--mode async", 0.95, 64, 64),
+        ("--mode async --lag 1", 0.8, 64, 64),
+        ("--lag 1", 0.8, 32, 32),
+        ("--obs tiles --lag 2", 0.8, 32, 32),
+        ("--lag 1 --loss impala", 0.8, 16, 16),
+        ("--lag 1 --loss impala --replay-share 0.5", 0.8, 64, 64),
+        ("--lag 1 --num-envs 64", 0.8, 64, 64),
+        ("--lag 1 --unrolls-per-batch 128", 0.8, 64, 128),
+        ("--lag 1 --levels 1-1,1-2", 0.8, 64, 256),
+        ("--preset impala", 0.8, 64, 64),
+        ("--preset impala --lag 0", 0.95, 64, 64),
+        ("--preset gpu-impala", 0.8, 1024, 256),
+        ("--preset gpu --lag 1", 0.8, 128, 128),
     ],
 )
-def test_momentum_follows_the_lag(given, momentum):
-    assert parse(given.split()).learner.optimizer.momentum == momentum
+def test_defaults_follow_the_lag(given, momentum, envs, unrolls):
+    config = parse(given.split())
+    assert config.learner.optimizer.momentum == momentum
+    assert (config.env.num_envs, config.learner.unrolls_per_batch) == (envs, unrolls)
 
 
 def test_other_optimisers_have_no_momentum_to_follow_the_lag():

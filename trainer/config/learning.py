@@ -155,7 +155,8 @@ class LearnerConfig:
 
     unrolls_per_batch: int = option(64, least=1)
     """Fresh unrolls per update, over all processes; --replay-share adds replayed
-    unrolls."""
+    unrolls. The default with --lag is 32, or 16 with --loss impala, as is --num-envs
+    (sync mode on a CPU, one level, no replay)."""
 
     epochs: int = option(2, least=1)
     """Epochs over a training batch. The default is 3 with several levels. 1-1 took 10 %
