@@ -75,8 +75,11 @@ def test_lines_after_a_power_cut(tmp_path):
     """Blocks that were not written yet may hold anything."""
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"step": 3}\n\xff\x00\n{"step": 2}\n{"st')
-    assert drop_after(tmp_path, 2) == 3
+    episodes = tmp_path / "episodes.jsonl"
+    episodes.write_text('{"step": 2}\n{"step": 3}\n')
+    assert drop_after(tmp_path, 2) == 4
     assert path.read_text() == '{"step": 1}\n{"step": 2}\n'
+    assert episodes.read_text() == '{"step": 2}\n'
     assert drop_after(tmp_path, 2) == 0
 
 

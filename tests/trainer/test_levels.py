@@ -7,8 +7,8 @@ import pytest
 from mario_envpool.registration import TASKS
 from trainer.config.tasks import all_levels, game_of, own_levels, parse_levels
 from trainer.evaluation.play import Played, wilson
-from trainer.evaluation.results import Place, by_options, level_result, levels_in_a_row
-from trainer.rollout.episodes import Episode
+from trainer.evaluation.results import by_options, level_result, levels_in_a_row
+from trainer.rollout.episodes import Episode, Place
 
 TASK = "SuperMarioBros-1-1-v0"
 NONE, DEATH, FLAG, STALL = 0, 1, 2, 6

@@ -13,13 +13,16 @@ import numpy as np
 import pytest
 from fake_pools import Followed
 
+from mario_envpool import END_REASONS
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import all_levels
+from trainer.machine.files import EPISODES
 from trainer.machine.timings import Timings
-from trainer.rollout.episodes import STAGNATION_STEPS
-from trainer.rollout.finished import FinishedEpisodes
-from trainer.show import metrics, tracking
+from trainer.rollout import finished
+from trainer.rollout.episodes import STAGNATION_STEPS, OpenEpisodes
+from trainer.rollout.finished import EpisodeLog, FinishedEpisodes
+from trainer.show import metrics, run_files, tracking
 from trainer.show.metrics import bottleneck
 from trainer.show.tracking import MetricsWriter
 
@@ -78,6 +81,58 @@ def test_episodes_without_positions():
     statistics = tracker.statistics()
     assert "env_progress_dx" not in statistics
     assert "stagnation_envs" not in statistics
+
+
+def test_every_episode_has_a_line_and_files_rotate(tmp_path, monkeypatch):
+    episodes = OpenEpisodes(3, levels=("1-1", "1-2"), num_stages=2)
+    log = EpisodeLog(tmp_path, pytest.fail)
+
+    def rows(step, done, reason, x, start=0):
+        info = {
+            "env_id": np.arange(3, dtype=np.int32),
+            "elapsed_step": np.array(step, np.int32),
+            "world": np.array([1, 1, 1]),
+            "stage": np.array([1, 2, 1]),
+            "x_pos": np.array(x),
+            "y_pos": np.array([79, 250, 100]),
+            "area_pointer": np.array([37, 40, 37]),
+            "time": np.array([300, 200, 0]),
+            "end_reason": np.array([END_REASONS.index(name) for name in reason]),
+            "flag_get": np.array([name == "flag" for name in reason]),
+            "start": np.array([0, 1, 2]),
+        }
+        done = np.array(done)
+        columns = episodes.observe(np.ones(3, np.float32), done, done & False, info)
+        log.observe(columns, info, 10 * max(step))
+
+    rows([0, 0, 0], [False] * 3, ["none"] * 3, [40, 40, 40])
+    rows([1, 1, 1], [True, True, False], ["flag", "death", "none"], [99, 70, 60])
+    monkeypatch.setattr(finished, "_MOST_BYTES", 100)
+    rows([0, 0, 2], [False, False, True], ["none", "none", "death"], [40, 40, 65])
+    rows([1, 0, 0], [True, False, False], ["stall", "none", "none"], [50, 40, 40])
+    log.close()
+    assert (tmp_path / EPISODES[0]).read_text() == ""  # the last line rotated the file
+    text = (tmp_path / EPISODES[1]).read_text()
+    old = [json.loads(line) for line in text.splitlines()]
+    assert [line["end"] for line in old] == ["stalled"]
+    assert old[0] == {
+        "step": 10, "from_snapshot": False, "steps": 1, "return": 2.0,
+        "level": "1-1", "best_x": 50, "end": "stalled", "end_level": "1-1",
+        "area": 37, "x": 50, "y": 79,
+    }  # fmt: skip
+
+
+def test_ends_of_training_episodes_by_level(tmp_path):
+    line = {"level": "1-2", "end": "died", "end_level": "1-2", "x": 70, "steps": 3}
+    lines = [line, line | {"x": 95}, line | {"end": "cleared", "x": 9}, {"steps": 3}]
+    damaged = [line | {"x": "<b>"}, {"end": 3}]
+    text = "".join(json.dumps(one) + "\n" for one in (*lines, *damaged))
+    (tmp_path / EPISODES[0]).write_text(text + '{"level": "1-')
+    heads = ("level", "episodes", "cleared", "died", "stalled", "timed out")
+    assert run_files.ENDS_HEADS[:-1] == heads
+    row = ("1-2", 3, "33%", "67%", "0%", "0%", "1-2 x 64: 2")
+    assert run_files.ends_by_level(tmp_path) == [row]
+    assert run_files.ends_by_level(tmp_path / "none") == []
 
 
 def test_progress_is_the_growth_of_the_best_position():

@@ -7,7 +7,8 @@ from PIL import Image
 from trainer.config.tasks import all_levels
 from trainer.evaluation import plots
 from trainer.evaluation.play import wilson
-from trainer.evaluation.results import LevelResult, Place
+from trainer.evaluation.results import LevelResult
+from trainer.rollout.episodes import Place
 
 TASK = "SuperMarioBros-1-1-v0"
 ROOM = np.full((208, 2000, 3), 90, np.uint8)

@@ -4,6 +4,7 @@ import itertools
 import json
 import math
 import re
+from html import escape
 from html.parser import HTMLParser
 
 import pytest
@@ -96,6 +97,8 @@ def make_run(folder, seed=1, solved=True, count=1):
     names = ["evaluation", *(["second evaluation"] if solved else [])]
     found = [json.dumps(EVALUATION | {"name": name}) for name in names]
     (folder / "evaluations.jsonl").write_text("\n".join(found))
+    episode = {"level": "4-2", "end": "stalled", "end_level": EVIL, "x": 33}
+    (folder / "episodes.jsonl").write_text(json.dumps(episode) + '\n{"level')
     (folder / "checkpoints" / "step-000030000.pt").write_bytes(b"x" * 100)
     (folder / "messages.txt").write_text(f"    0:01  {EVIL}\n")
     for name in ("heatmap", "deaths-4-2", "whole-game"):
@@ -151,8 +154,9 @@ def test_a_page_has_everything(page_of_a_run):
     parsed = Page(text)
     shown = " ".join(" ".join(parsed.text).split())
     for section in (
-        "Curves", "Levels in training", "Evaluation", "Evaluation by level", "Heat map",
-        "Deaths", "Whole game", "Videos", "Checkpoints", "Settings", "Messages",
+        "Curves", "Levels in training", "Ends in training", "Evaluation",
+        "Evaluation by level", "Heat map", "Deaths", "Whole game", "Videos",
+        "Checkpoints", "Settings", "Messages",
     ):  # fmt: skip
         assert f"<h2>{section}</h2>" in text
     for part in (
@@ -169,6 +173,7 @@ def test_a_page_has_everything(page_of_a_run):
     assert "sampled - 9 1 - 6.5 - - -" in rows
     assert parsed.tags.count("img") == 3
     assert parsed.tags.count("video") == 1
+    assert f"4-2 1 0% 0% 100% 0% {escape(EVIL)} x 32: 1" in rows
     assert "No data for" not in shown
     assert "nan_batch" not in shown
     run = read_run(path.parent)
@@ -186,7 +191,7 @@ def test_a_page_needs_no_network_and_runs_nothing(page_of_a_run):
     assert not re.search(r"url\((?!#)|@import|https?://", text)
     assert "script" not in parsed.tags
     assert "link" not in parsed.tags
-    assert text.count("&lt;script&gt;alert(&#x27;1 &amp; 2&#x27;)") == 3
+    assert text.count("&lt;script&gt;alert(&#x27;1 &amp; 2&#x27;)") == 4
     assert text.count("&lt;script&gt;alert(1 &amp; 2)") == 1  # a word of the command
 
 

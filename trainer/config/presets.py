@@ -69,8 +69,8 @@ def for_lag(config: RunConfig, given: Mapping[str, Any]) -> RunConfig:
 
     Muon's momentum of 0.95 averages 20 gradient steps, which are five updates by
     default: a delay of its own that adds to the lag. And the policy moves far in an
-    update of 2,048 rows. With half as many environments and rows, PPO had 90 % of
-    clears in 1-1 at a lag of 1, before 78 %; IMPALA, with a quarter, 80 %, before 64 %
+    update of 2,048 rows. With half as many environments and rows, PPO had 88 % of
+    clears in 1-1 at a lag of 1, before 78 %; IMPALA, with a quarter, 79 %, before 64 %
     (docs/lab-book.md). Not measured, hence as before: async mode, and replay.
     """
     now = values(config)

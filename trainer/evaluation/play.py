@@ -23,7 +23,13 @@ from trainer.machine.cuda import HostToDevice
 from trainer.models.level_policies import LevelPolicies
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
-from trainer.rollout.episodes import BoolArray, Episode, OpenEpisodes, StepColumns
+from trainer.rollout.episodes import (
+    END_FIELDS,
+    BoolArray,
+    Episode,
+    OpenEpisodes,
+    StepColumns,
+)
 
 # Number of seeds of an evaluation, and so the most environments with different seeds.
 MAX_SEEDS = 128
@@ -39,10 +45,6 @@ _CPU_ROWS = 128
 
 # In the place of a network's index: the row waits.
 _IDLE = -1
-
-# Fields of `info` to keep from the row that ends an episode, if the task has them.
-_LAST = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
-
 
 # A network, and its autocast type.
 _Network = tuple[nn.Module, torch.dtype | None]
@@ -120,7 +122,9 @@ def play(
             if on_rows is not None:
                 on_rows(columns)
             for row, episode in columns.finished:
-                last = {name: int(info[name][row]) for name in _LAST if name in info}
+                last = {
+                    name: int(info[name][row]) for name in END_FIELDS if name in info
+                }
                 played.append(Played(int(env_id[row]), episode, last))
             if columns.finished and tell is not None:
                 tell(len(columns.finished))

@@ -24,9 +24,10 @@ from matplotlib.figure import Figure
 from mario_envpool import _core, rom
 from mario_envpool.registration import TASKS
 from trainer.config.tasks import STAGES, all_levels, game_of
-from trainer.evaluation.results import LevelResult, Place, by_options, levels_in_a_row
+from trainer.evaluation.results import LevelResult, by_options, levels_in_a_row
 from trainer.evaluation.whole_game import GameEvaluation
 from trainer.machine.files import replacing
+from trainer.rollout.episodes import Place
 
 # Shades of a rate; lighter is higher, also for colour-blind readers.
 SHADES = "cividis"

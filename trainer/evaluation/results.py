@@ -8,25 +8,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from mario_envpool import END_REASONS
 from trainer.config import shown
 from trainer.config.tasks import all_levels
 from trainer.evaluation.play import Played, wilson
+from trainer.rollout.episodes import Place, end_of, place_of
 
 # Steps without a new best position after which an episode of a level has failed.
 STALL_STEPS = 250
-
-# From this value on, info's y_pos at a death means a fall out of the screen: y is a
-# byte that has wrapped around.
-_FELL = 248
-
-
-class Place(NamedTuple):
-    """Where an episode ended."""
-
-    area: int  # info's area_pointer, the room
-    x: int  # pixels from the left end of the room
-    y: int  # info's y_pos, pixels from below; 0 for a fall out of the screen
 
 
 @dataclass(frozen=True)
@@ -91,7 +79,7 @@ def level_result(
     unseen: bool = False,
 ) -> LevelResult:
     """The result of one level's episodes."""
-    ends = [_end(p.last) for p in played]
+    ends = [end_of(p.last) for p in played]
     clears = [p.episode.steps for p in played if p.episode.cleared]
     cleared_starts = None
     if starts is not None:
@@ -99,7 +87,7 @@ def level_result(
 
     def places(end: str) -> list[Place]:
         return sorted(
-            _place(p.last) for p, e in zip(played, ends, strict=True) if e == end
+            place_of(p.last) for p, e in zip(played, ends, strict=True) if e == end
         )
 
     return LevelResult(
@@ -122,21 +110,6 @@ def level_result(
         episode_best_x=[p.episode.best_x for p in played],
         unseen=unseen,
     )
-
-
-def _end(last: dict[str, int]) -> str:
-    """How an episode of a level ended."""
-    if last["flag_get"]:
-        return "cleared"
-    if END_REASONS[last["end_reason"]] == "stall":
-        return "stalled"
-    return "timed out" if last["time"] == 0 else "died"
-
-
-def _place(last: dict[str, int]) -> Place:
-    y = last["y_pos"]
-    fell = _FELL <= y <= 255  # above 255 is over the top of the screen
-    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
 
 
 def summarise(played: Sequence[Played], *, whole_game: bool = False) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from trainer.evaluation.play import wilson
 from trainer.evaluation.results import (
     Evaluation,
     LevelResult,
-    Place,
     by_options,
     levels_in_a_row,
 )
 from trainer.evaluation.whole_game import GameEvaluation, GameResult
+from trainer.rollout.episodes import Place
 
 # Keys of a replayed result: from this machine, and from the card of the release.
 _SIDES = ("here", "card")

@@ -72,6 +72,10 @@ def copy(source: Path, path: Path) -> None:
         shutil.copyfileobj(original, file)
 
 
+# The newest episodes of a run, and those before them.
+EPISODES = ("episodes.jsonl", "episodes.1.jsonl")
+
+
 class Lines:
     """A file of JSON objects, one per line; a full disk loses lines but no run."""
 
@@ -119,7 +123,8 @@ def same_folder(one: Path | None, other: Path | None) -> bool:
 def drop_after(run_dir: Path, step: int) -> int:
     """Drops the rows of a run beyond a step, and incomplete rows."""
     dropped = 0
-    for name, key in (("metrics.jsonl", "step"), ("evaluations.jsonl", "steps")):
+    of_steps = "metrics.jsonl", *EPISODES
+    for name, key in (*((n, "step") for n in of_steps), ("evaluations.jsonl", "steps")):
         path = run_dir / name
         if not path.is_file():
             continue

@@ -29,7 +29,7 @@ from trainer.machine.timings import Timings
 from trainer.models import NativeNetwork, PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, IntArray, native, together
 from trainer.rollout.episodes import BoolArray, FloatArray, OpenEpisodes
-from trainer.rollout.finished import FinishedEpisodes
+from trainer.rollout.finished import EpisodeLog, FinishedEpisodes
 from trainer.rollout.store import Rollouts, Rows, decided, decisions
 
 
@@ -193,6 +193,7 @@ class Collector:
         self._episodes, self._finished = episodes, finished
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
+        self.episode_log: EpisodeLog | None = None
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         state_size = rollouts.state.shape[1]
@@ -288,6 +289,8 @@ class Collector:
         # Rows that begin episodes result from resets, not from actions.
         begun = int(np.count_nonzero(columns.is_first))
         self.steps += self._ranks * (len(columns.is_first) - begun)
+        if self.episode_log is not None:
+            self.episode_log.observe(columns, info, self.steps)
         if self._recorder is not None:
             self._recorder.observe(columns, self.steps)
         with self._timings("copy"):

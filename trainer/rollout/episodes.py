@@ -18,6 +18,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from mario_envpool import END_REASONS
 from trainer.config.tasks import LevelPlaces, level_numbers, x_in_room
 from trainer.rollout.arrays import IntArray, span
 
@@ -29,6 +30,11 @@ STAGNATION_STEPS = 50
 # The low bits of a room's number hold its area, the bits above its level's number.
 _AREA_BITS = 8
 _NO_ROOM = -1
+# From this value on, info's y_pos at a death means a fall out of the screen: y is a
+# byte that has wrapped around.
+_FELL = 248
+# Fields of info that say how and where an episode of a level ended.
+END_FIELDS = ("x_pos", "y_pos", "area_pointer", "time", "end_reason", "flag_get")
 
 
 class Episode(NamedTuple):
@@ -41,6 +47,30 @@ class Episode(NamedTuple):
     # In a whole game, the levels before the last one that was reached (all after a
     # clear), with those that a warp zone skipped; 0 in other tasks.
     levels_passed: int = 0
+
+
+class Place(NamedTuple):
+    """Where an episode ended."""
+
+    area: int  # info's area_pointer, the room
+    x: int  # pixels from the left end of the room
+    y: int  # info's y_pos, pixels from below; 0 for a fall out of the screen
+
+
+def end_of(last: Mapping[str, int]) -> str:
+    """How an episode of a level ended, by fields of its last info."""
+    if last["flag_get"]:
+        return "cleared"
+    if END_REASONS[last["end_reason"]] == "stall":
+        return "stalled"
+    return "timed out" if last["time"] == 0 else "died"
+
+
+def place_of(last: Mapping[str, int]) -> Place:
+    """Where an episode ended, by fields of its last info."""
+    y = last["y_pos"]
+    fell = _FELL <= y <= 255  # above 255 is over the top of the screen
+    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
 
 
 class StepColumns(NamedTuple):
@@ -74,9 +104,15 @@ class StepColumns(NamedTuple):
     progress: IntArray  # pixels of new best positions, each within its room
     room_best_x: IntArray  # best position of the episode in this room
     growth: IntArray  # pixels by which the step raised the episode's best position
-    # Rows that ended an episode, and that episode. Episodes that began from a snapshot
-    # are left out: a clear may take them a few steps.
-    finished: Sequence[tuple[int, Episode]]
+    ended: Sequence[tuple[int, Episode]]  # rows that ended an episode, and that episode
+
+    @property
+    def finished(self) -> Sequence[tuple[int, Episode]]:
+        """Those of `ended` that did not begin from a snapshot.
+
+        A clear may take the others a few steps.
+        """
+        return [(row, e) for row, e in self.ended if not self.from_snapshot[row]]
 
 
 class OpenEpisodes:
@@ -196,7 +232,7 @@ class OpenEpisodes:
                 progress=progress,
                 room_best_x=room_best_x,
                 growth=growth,
-                finished=self._finished(env_id, done, cleared),
+                ended=self._ended(env_id, done, cleared),
             )
 
     def _begin(
@@ -250,19 +286,18 @@ class OpenEpisodes:
         self._room[at], self._room_best_x[at] = room, best_x
         return best_x, progress
 
-    def _finished(
+    def _ended(
         self, env_id: npt.NDArray[np.int32], done: BoolArray, cleared: BoolArray
     ) -> Sequence[tuple[int, Episode]]:
-        """Pairs of a row that ended an episode that counts, and that episode."""
-        finished = []
+        """Pairs of a row that ended an episode, and that episode."""
+        ended = []
         for row in done.nonzero()[0].tolist():
             env = int(env_id[row])
-            if not self._from_snapshot[env]:
-                total, steps = float(self._return[env]), int(self._step[env])
-                best_x, flag = int(self._best_x[env]), bool(cleared[row])
-                passed = int(self._passed[env])
-                finished.append((row, Episode(total, steps, best_x, flag, passed)))
-        return finished
+            total, steps = float(self._return[env]), int(self._step[env])
+            best_x, flag = int(self._best_x[env]), bool(cleared[row])
+            passed = int(self._passed[env])
+            ended.append((row, Episode(total, steps, best_x, flag, passed)))
+        return ended
 
     def first_places(self, env_id: npt.NDArray[np.int32]) -> IntArray:
         """The `first_place` of the environments' episodes, (n,) int64."""

@@ -1,16 +1,20 @@
-"""The window of finished episodes: rates and means that a run reports."""
+"""Finished episodes: rates and means that a run reports, and a line for each."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from trainer.config.tasks import level_name, level_number
-from trainer.rollout.episodes import Episode, StepColumns
+from trainer.machine.files import EPISODES, Lines
+from trainer.rollout.episodes import END_FIELDS, Episode, StepColumns, end_of, place_of
+
+_MOST_BYTES = 100_000_000  # of the newest file of episodes
 
 
 class FinishedEpisodes:
@@ -199,3 +203,44 @@ class FinishedEpisodes:
 def _mean(episodes: Sequence[Episode]) -> Episode:
     """The mean of each field."""
     return Episode(*np.mean(episodes, axis=0).tolist())
+
+
+class EpisodeLog:
+    """episodes.jsonl: every episode that ended; the newest 100 to 200 MB of lines.
+
+    A line has the `step` of the run, the `level` and whether the episode began
+    `from_snapshot`, its `steps`, `return` and `best_x`, and for levels its `end`
+    (`end_of`) and where that was: `end_level`, `area`, `x`, `y` (`Place`).
+    """
+
+    def __init__(self, run_dir: Path, log: Callable[[str], None]) -> None:
+        self._path, self._log = run_dir / EPISODES[0], log
+        self._lines = Lines(self._path, log)
+
+    def observe(self, columns: StepColumns, info: Mapping[str, Any], step: int) -> None:
+        """Writes the episodes that the rows of one recv ended."""
+        for row, episode in columns.ended:
+            line: dict[str, Any] = {
+                "step": step,
+                "from_snapshot": bool(columns.from_snapshot[row]),
+                "steps": episode.steps,
+                "return": round(episode.total_reward, 4),
+            }
+            if "end_reason" in info:
+                last = {name: int(info[name][row]) for name in END_FIELDS}
+                line |= {
+                    "level": level_name(int(columns.first_level[row])),
+                    "best_x": episode.best_x,
+                    "end": end_of(last),
+                    "end_level": level_name(int(columns.level[row])),
+                    **place_of(last)._asdict(),
+                }
+            self._lines.write(line)
+        if columns.ended and self._path.stat().st_size > _MOST_BYTES:
+            self._lines.close()
+            self._path.replace(self._path.with_name(EPISODES[1]))
+            self._lines = Lines(self._path, self._log)
+
+    def close(self) -> None:
+        """Closes the file."""
+        self._lines.close()

@@ -88,6 +88,8 @@ class PrioritizedReplay:
         self._order: deque[int] = deque()
         self._priorities = torch.full((num_slots,), _ABSENT, device=device)
         self._rejected = torch.zeros((), dtype=torch.int64, device=device)
+        # Draws since the last statistics, and how many of them were of distinct slots.
+        self._draws = torch.zeros(2, device=device)
 
     def __len__(self) -> int:
         """Number of slots that are kept."""
@@ -152,6 +154,9 @@ class PrioritizedReplay:
         )
         widths = self.widths()
         slots = draw(widths, uniform)
+        ordered = slots.sort().values
+        distinct = 1 + (ordered[1:] != ordered[:-1]).sum()
+        self._draws += torch.stack((torch.full_like(distinct, count), distinct))
         least = widths.masked_fill(widths == 0, TOTAL).min()
         return Sample(slots, (least / widths[slots]).pow(beta))
 
@@ -188,10 +193,19 @@ class PrioritizedReplay:
         return (masses / masses.max() * (TOTAL // self.capacity)).ceil().long()
 
     def statistics(self) -> dict[str, Tensor]:
-        """Mean priority and number of rejected priorities, () tensors on the device."""
+        """Of the kept priorities and the last draws, () tensors on the device."""
         total = self._priorities.clamp(min=0).sum()
+        ordered, count = self._priorities.sort().values, max(1, len(self))
+        drawn, distinct = self._draws.clone().unbind()
+        self._draws.zero_()
+        percentiles = {
+            f"replay/priority_p{p}": ordered[(count - 1) * p // 100 - count].clamp(0)
+            for p in (10, 50, 90)
+        }
         return {
-            "replay/priority": total / max(1, len(self)),
+            "replay/priority": total / count,
+            **percentiles,
+            "replay/distinct_draws": distinct / drawn.clamp(min=1),
             "replay/rejected": self._rejected.float(),
         }
 
@@ -202,6 +216,7 @@ class PrioritizedReplay:
             "slots": slots,  # oldest first
             "priorities": self._priorities[self._index(slots)].cpu(),
             "rejected": int(self._rejected.item()),
+            "draws": self._draws.tolist(),
             "generator": self.generator.get_state(),
         }
 
@@ -225,6 +240,8 @@ class PrioritizedReplay:
         self._priorities.fill_(_ABSENT)
         self._priorities.index_copy_(0, self._index(slots), priorities)
         self._rejected.fill_(state["rejected"])
+        draws = state.get("draws", (0.0, 0.0))  # older checkpoints have none
+        self._draws.copy_(torch.tensor(draws))
 
     def _clean(self, priorities: Tensor) -> Tensor:
         """(n,) float32 with 0 for invalid priorities; counts the invalid ones."""

@@ -28,6 +28,7 @@ from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
+from trainer.rollout.finished import EpisodeLog
 from trainer.rollout.store import Batch
 from trainer.session import files
 from trainer.session.alarms import Alarms
@@ -131,6 +132,7 @@ def _open_files(run: Run) -> None:
         )
     )
     run.evaluations = run.owns(Lines(run.run_dir / "evaluations.jsonl", log))
+    run.collector.episode_log = run.owns(EpisodeLog(run.run_dir, log))
     if run.filmer is not None:
         run.filmer.open(run.run_dir / "videos")
         run.owns(run.filmer)

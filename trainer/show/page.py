@@ -22,7 +22,7 @@ from trainer.config.schema import RunConfig
 from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
 from trainer.show.metrics import METRICS, Metric, in_panel, level_rates
-from trainer.show.run_files import RunFiles, read_run
+from trainer.show.run_files import ENDS_HEADS, RunFiles, ends_by_level, read_run
 
 # Most bytes of pictures and videos in a page, and of one; further files are linked.
 MAX_EMBEDDED = 64 * 2**20
@@ -482,6 +482,7 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
         videos = [p for p in sorted(run.folder.glob("videos/*")) if p.suffix in _KINDS]
         sections |= {
             "Levels in training": _levels_trained(run),
+            "Ends in training": table(ENDS_HEADS, ends_by_level(run.folder)),
             "Evaluation": _evaluations(runs),
             "Evaluation by level": _levels_evaluated(run),
             "Heat map": media.show(maps),

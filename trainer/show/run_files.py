@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter, defaultdict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,12 @@ from typing import Any
 
 from trainer.config import shown
 from trainer.config.tasks import describe_levels
+from trainer.machine.files import EPISODES
+
+# Of `ends_by_level`; between them, the ends of an episode (rollout/episodes.py).
+ENDS_HEADS = (
+    "level", "episodes", "cleared", "died", "stalled", "timed out", "most failures at",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -84,6 +91,36 @@ def read_run(folder: Path) -> RunFiles:
         shown.message(_read_text(folder / "messages.txt"), config),
         lost + also_lost,
     )
+
+
+def ends_by_level(folder: Path, most: int = 2_000) -> list[tuple[Any, ...]]:
+    """How and where the last training episodes of each level ended.
+
+    A row: level, episodes, the share of each end, and where most of the failed
+    episodes ended, to 32 pixels, with their number. Episodes from snapshots count.
+    """
+    try:
+        with (folder / EPISODES[0]).open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - 250 * most))
+            lines, _ = _objects(file.read().decode(errors="replace"))
+    except OSError:
+        return []
+    by_level: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for line in lines[-most:]:
+        if line.keys() >= {"level", "end", "end_level"} and type(line.get("x")) is int:
+            by_level[str(line["level"])].append(line)
+    rows = []
+    for level, episodes in sorted(by_level.items()):
+        counts = Counter(str(line["end"]) for line in episodes)
+        shares = [f"{counts[end] / len(episodes):.0%}" for end in ENDS_HEADS[2:-1]]
+        places = Counter(
+            (str(line["end_level"]), line["x"] // 32 * 32)
+            for line in episodes
+            if line["end"] != "cleared"
+        )
+        where = [f"{name} x {x}: {count}" for (name, x), count in places.most_common(1)]
+        rows.append((level, len(episodes), *shares, "".join(where)))
+    return rows
 
 
 def _read_text(path: Path) -> str:
