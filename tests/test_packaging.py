@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -53,3 +56,42 @@ def test_the_version_is_the_changelogs() -> None:
     text = (ROOT / "CHANGELOG.md").read_text()
     released = re.findall(r"^## \[(\d[\w.]*)\] - (\d{4}-\d\d-\d\d)$", text, re.M)
     assert released[0][0] == PROJECT["version"]
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="the script is for bash")
+@pytest.mark.parametrize("words", [[], ["60"], ["0", "to"], ["an hour", "to"]])
+def test_the_script_of_a_release_checks_its_words(words: list[str]) -> None:
+    """Before it trains an hour."""
+    script = ROOT / "packaging" / "release.sh"
+    done = subprocess.run(
+        ["bash", str(script), *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    first = f"release.sh: give MINUTES (1 or more) and TO, got '{' '.join(words)}'"
+    assert done.stderr.splitlines()[0] == first
+
+
+@pytest.mark.skipif(not shutil.which("bash"), reason="the script is for bash")
+def test_the_script_of_a_release_trains_compares_and_publishes(tmp_path: Path) -> None:
+    """With a `python` that writes down its command."""
+    python = tmp_path / "bin" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$*" >> commands\n')
+    python.chmod(0o755)
+    path = f"{python.parent}:{os.environ['PATH']}"
+
+    def run(*words: str) -> list[str]:
+        (tmp_path / "commands").unlink(missing_ok=True)
+        script = ROOT / "packaging" / "release.sh"
+        environment = {**os.environ, "PATH": path}
+        command = ["bash", str(script), *words]
+        subprocess.run(command, cwd=tmp_path, env=environment, check=True)
+        return (tmp_path / "commands").read_text().splitlines()
+
+    first = "-m trainer.campaign --run-dir runs/release --max-seconds 3600"
+    last = "-m trainer.release runs/release --to hf://me/all"
+    assert run("60", "hf://me/all") == [first, f"{last} --last released:all"]
+    assert run("60", "hf://me/all", "", "--seed", "2") == [f"{first} --seed 2", last]
+    (tmp_path / "runs" / "release").mkdir(parents=True)
+    again = "-m trainer.campaign --resume runs/release"
+    assert run("60", "hf://me/all", "mine") == [again, f"{last} --last mine"]

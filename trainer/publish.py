@@ -53,7 +53,7 @@ from trainer.machine.files import write_json, write_text
 from trainer.machine.imports import check_named
 from trainer.models import checkpoint, hub
 from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
-from trainer.models.released import CARD, SUFFIX, Card, write_card
+from trainer.models.released import CARD, SUFFIX, write_card
 from trainer.tuning import releases, specialists
 from trainer.tuning.campaign import ONE
 
@@ -146,7 +146,7 @@ def make(config: PublishConfig, to: Path, address: str = "") -> None:
     card = releases.make_card(to, {name: played}, about, protocol, task, levels)
     _film(policy, video, levels[0], config)
     write_json(to / "config.json", shown.settings(to_dict(run)))
-    text = _front_matter(card) + releases.readme(card, address or policy.name)
+    text = releases.front_matter(card) + releases.readme(card, address or policy.name)
     text += f"\nAn episode: [{video.name}]({video.name})\n"
     write_text(to / releases.README, text)
     write_card(to, card)
@@ -198,35 +198,6 @@ def _data(config: RunConfig) -> str:
     elif config.learns_from_demonstrations:
         learned += ": a search found the demonstrations"
     return f"{learned}. No RAM, no demonstrations and no ROM are in the files."
-
-
-def _front_matter(card: Card) -> str:
-    """The YAML header of a README for the Hub, in JSON, which is valid YAML."""
-    results = [
-        {
-            "task": {"type": "reinforcement-learning"},
-            "dataset": {"type": card.task, "name": f"{card.task} {row['level']}"},
-            "metrics": [
-                {
-                    "type": "clear_rate",
-                    "name": f"episodes cleared of {row['episodes']}",
-                    "value": row["clear_rate"],
-                }
-            ],
-        }
-        for about in card.policies.values()
-        for row in about["results"]
-        if not row["argmax"]
-    ]
-    about = {
-        "license": "mit",
-        "library_name": "mario-envpool",
-        "pipeline_tag": "reinforcement-learning",
-        "tags": ["reinforcement-learning", "super-mario-bros", "mario-envpool"],
-        "model-index": [{"name": "mario-envpool", "results": results}],
-    }
-    lines = [f"{key}: {json.dumps(value)}" for key, value in about.items()]
-    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def main(argv: Sequence[str] | None = None) -> int:

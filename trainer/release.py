@@ -7,7 +7,10 @@ need) and README.md, the card as text for people.
     python -m trainer.release runs/campaign-TIME
     python -m trainer.evaluate --policy runs/campaign-TIME/release
 
-The second command plays all policies again as the card describes.
+The second command plays all policies again as the card describes. Before a release
+replaces another, --last compares the two cards:
+
+    python -m trainer.release runs/campaign-TIME --last released:all --to hf://user/name
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -16,7 +19,9 @@ from __future__ import annotations
 
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +31,15 @@ import tyro
 from trainer.cli import main_of
 from trainer.config.plain import from_dict
 from trainer.machine.files import copy, write_text
-from trainer.models.released import CARD, SUFFIX, Card, write_card
+from trainer.models import hub
+from trainer.models.released import (
+    CARD,
+    SUFFIX,
+    Card,
+    folder_of,
+    read_card,
+    write_card,
+)
 from trainer.show.campaign import OPTIONS, TABLE
 from trainer.tuning import releases
 from trainer.tuning.campaign import ONE, POLICIES
@@ -46,12 +59,43 @@ class ReleaseConfig:
     campaign: tyro.conf.Positional[Path]
     """Folder of a finished campaign."""
 
-    to: Path | None = None
-    """Folder to write to; the default is CAMPAIGN/release."""
+    to: str = ""
+    """Folder to write to, or hf://user/name; the default is CAMPAIGN/release."""
+
+    last: Path | None = None
+    """The release before, a folder or released:all. Nothing is released if a policy is
+    missing, or cleared a level less often: the 95 % interval of its clear rate with
+    sampled actions ends below that of the last release."""
+
+    private: bool = False
+    """Make a new repository of --to hf://user/name private."""
 
 
-def make(campaign: Path, to: Path) -> Card:
-    """Copies the policies of a campaign, and writes their card."""
+def worse(card: Card, last: Card) -> list[str]:
+    """What is worse than in the last release, beyond the 95 % intervals."""
+    lines = []
+    for name, before in last.policies.items():
+        rows = card.policies.get(name, {"results": []})["results"]
+        now = {row["level"]: row for row in rows if not row["argmax"]}
+        for row in before["results"]:
+            level, new = row["level"], now.get(row["level"])
+            if row["argmax"]:
+                continue
+            if new is None:
+                lines.append(f"{level} by {name} is missing")
+            elif new["interval"][1] < row["interval"][0]:
+                lines.append(
+                    f"{level} by {name}: {new['clear_rate']:.0%}, before "
+                    f"{row['clear_rate']:.0%}"
+                )
+    return lines
+
+
+def make(campaign: Path, to: Path, last: Card | None = None) -> Card:
+    """Copies the policies of a campaign, and writes their card.
+
+    Raises ValueError before it writes the card if they are worse than the last ones.
+    """
     if (to / CARD).exists():
         raise FileExistsError(f"{to} holds a release; choose another folder")
     try:
@@ -84,16 +128,37 @@ def make(campaign: Path, to: Path) -> Card:
         "data": _DATA,
     }
     card = releases.make_card(to, results, about, protocol, config.task, levels)
+    if last is not None and (lines := worse(card, last)):
+        raise ValueError(
+            f"not released, {len(lines)} results are worse than in the last release: "
+            f"{'; '.join(lines)}; train longer or with another seed, or leave out "
+            "--last"
+        )
     write_text(to / releases.README, releases.readme(card))
     write_card(to, card)
     return card
 
 
 def _release(config: ReleaseConfig) -> None:
-    folder = config.to or config.campaign / "release"
-    card = make(config.campaign, folder)
-    size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
-    print(f"wrote {len(card.policies)} policies, {size:.1f} MiB, to {folder}/")
+    address = hub.parse(config.to) if hub.is_address(config.to) else None
+    if config.private and address is None:
+        raise ValueError("--private needs --to hf://user/name; leave out --private")
+    last = read_card(folder_of(config.last)) if config.last else None
+    folder = Path(config.to) if config.to else config.campaign / "release"
+    with ExitStack() as stack:
+        if address is not None:
+            hub.library()  # a missing library is reported before the work
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        card = make(config.campaign, folder, last)
+        size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+        what = f"{len(card.policies)} policies, {size:.1f} MiB,"
+        if address is None:
+            print(f"wrote {what} to {folder}/")
+        else:
+            text = releases.front_matter(card) + releases.readme(card)
+            write_text(folder / releases.README, text)
+            url = hub.push(folder, address, private=config.private)
+            print(f"pushed {what} to {url}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

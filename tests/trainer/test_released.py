@@ -6,6 +6,7 @@ import shutil
 from dataclasses import replace
 
 import pytest
+from hub_stand_in import serve
 from learners import write_checkpoint
 
 from trainer.campaign import CampaignConfig
@@ -171,6 +172,50 @@ def test_a_campaign_without_an_end_is_refused(
     error = capsys.readouterr().err
     assert message.format(copy) in error
     assert len(error.splitlines()) == 1
+
+
+@pytest.mark.rom
+def test_a_release_is_compared_with_the_last_one(campaign, made, tmp_path, capsys):
+    """Refused: a clear rate whose interval ends below the last one's, and a gap."""
+    again = [str(campaign), "--to", str(tmp_path / "next"), "--last", str(made)]
+    assert release(again) == 0  # equal
+    shutil.rmtree(tmp_path / "next")
+    policies = json.loads((made / released.CARD).read_text())["policies"]
+    first = policies["1-2"]["results"]
+    sampled = next(row for row in first if not row["argmax"])
+    sampled |= {"clear_rate": 0.9, "interval": [0.85, 0.95]}
+    rewrite(made, policies=policies | {"2-1": policies["1-3"]})
+    assert release(again) == 2
+    (error,) = capsys.readouterr().err.splitlines()
+    assert "2 results are worse than in the last release: 1-2 by 1-2: 0%, " in error
+    assert "before 90%; 1-3 by 2-1 is missing; train longer" in error
+    assert not (tmp_path / "next" / released.CARD).exists()
+
+
+@pytest.mark.rom
+def test_a_release_is_pushed(campaign, made, tmp_path, monkeypatch, capsys):
+    pytest.importorskip("huggingface_hub", reason="pip install 'mario-envpool[hub]'")
+    with serve() as server:
+        monkeypatch.setenv("HF_ENDPOINT", server.url)
+        monkeypatch.setenv("HF_TOKEN", "hf_1")
+        options = [str(campaign), "--to", "hf://me/all", "--last", str(made)]
+        assert release(options) == 0
+    assert "pushed 3 policies, " in capsys.readouterr().out
+    assert server.repos["me/all"].keys() >= {"card.json", "README.md"}
+    assert server.repos["me/all"]["one.safetensors"]
+    assert not (campaign / "release").exists()
+
+
+@pytest.mark.rom
+def test_options_of_a_release_are_checked(campaign, tmp_path, capsys):
+    for options, message in (
+        (["--private"], "--private needs --to hf://user/name"),
+        (["--last", str(tmp_path / "none")], "card.json"),
+        (["--to", "hf://me"], "hf://user/name"),
+    ):
+        assert release([str(campaign), *options]) == 2
+        assert message in capsys.readouterr().err
+    assert not (campaign / "release").exists()
 
 
 @pytest.mark.rom

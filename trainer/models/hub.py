@@ -141,7 +141,7 @@ def push(folder: Path, address: Address, *, private: bool) -> str:
             repo_id=address.repo,
             folder_path=folder,
             revision=address.revision,
-            commit_message="A policy, published by mario-envpool",
+            commit_message="Published by mario-envpool",
         )
     except (hub.errors.HTTPError, hub.errors.LocalTokenNotFoundError) as error:
         raise OSError(

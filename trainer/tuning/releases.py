@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -91,6 +92,35 @@ def _environments(envs: Mapping[str, EnvConfig]) -> str:
     most, *others = sorted(kinds, key=lambda what: -len(kinds[what]))
     parts = [f"{', '.join(kinds[what])}: {what}" for what in others]
     return "; ".join([most, *parts]) + "."
+
+
+def front_matter(card: Card) -> str:
+    """The YAML header of a README for the Hub, in JSON, which is valid YAML."""
+    results = [
+        {
+            "task": {"type": "reinforcement-learning"},
+            "dataset": {"type": card.task, "name": f"{card.task} {row['level']}"},
+            "metrics": [
+                {
+                    "type": "clear_rate",
+                    "name": f"episodes cleared of {row['episodes']}",
+                    "value": row["clear_rate"],
+                }
+            ],
+        }
+        for about in card.policies.values()
+        for row in about["results"]
+        if not row["argmax"]
+    ]
+    about = {
+        "license": "mit",
+        "library_name": "mario-envpool",
+        "pipeline_tag": "reinforcement-learning",
+        "tags": ["reinforcement-learning", "super-mario-bros", "mario-envpool"],
+        "model-index": [{"name": "mario-envpool", "results": results}],
+    }
+    lines = [f"{key}: {json.dumps(value)}" for key, value in about.items()]
+    return "\n".join(["---", *lines, "---", "", ""])
 
 
 def readme(card: Card, address: str = "") -> str:
