@@ -234,8 +234,13 @@ def cpu_rates(runs: Iterable[Run]) -> Spread:
 
 def ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Spread:
     """Ours over theirs, round by round, in steps per second of wall clock."""
+    return Spread.of(ratio_each(ours, theirs))
+
+
+def ratio_each(ours: Sequence[Run], theirs: Sequence[Run]) -> list[float]:
+    """The ratio of each round, in steps per second of wall clock."""
     pairs = zip(ours, theirs, strict=True)
-    return Spread.of([a.steps_per_s / b.steps_per_s for a, b in pairs])
+    return [a.steps_per_s / b.steps_per_s for a, b in pairs]
 
 
 def cpu_ratios(ours: Sequence[Run], theirs: Sequence[Run]) -> Spread:

@@ -1,5 +1,6 @@
-"""Seconds and steps until 1-1 is solved: this tree and another tree, in turns.
+"""Seconds and steps until 1-1 is solved: this tree, also against another, in turns.
 
+    python bench/solve.py                      ten seeds of this tree
     git worktree add ../before <commit>      and build it there
     python bench/solve.py --other ../before --seeds 1 2 3
     python bench/solve.py --other ../before -- --obs tiles     flags of trainer.run
@@ -87,68 +88,75 @@ def read(folder: Path, said: str) -> Solved:
     )
 
 
-def table(runs: dict[int, tuple[Solved, Solved]]) -> Table:
-    """This tree and the other tree, seed by seed, and medians."""
-    result = Table(title="this tree / the other", box=SIMPLE)
-    for column in ("seed", "seconds", "steps (k)", "90 % (k)", "steps/s", "ratio"):
+def table(runs: dict[int, list[Solved]]) -> Table:
+    """This tree, and the other tree if there is one, seed by seed, and medians."""
+    both = len(next(iter(runs.values()))) == 2
+    result = Table(title="this tree / the other" if both else None, box=SIMPLE)
+    for column in ("seed", "seconds", "steps (k)", "90 % (k)", "steps/s"):
         result.add_column(column, justify="right")
+    if both:
+        result.add_column("ratio", justify="right")
     for seed, pair in runs.items():
-        ours, theirs = pair
         result.add_row(
             str(seed),
             " / ".join(f"{r.seconds:.1f}{'' if r.passed else '*'}" for r in pair),
             " / ".join(f"{r.steps / 1000:.0f}" for r in pair),
             " / ".join("-" if not r.ninety else f"{r.ninety / 1000:.0f}" for r in pair),
             " / ".join(f"{r.speed:,.0f}" for r in pair),
-            f"{ours.speed / theirs.speed:.2f}",
+            *([f"{pair[0].speed / pair[1].speed:.2f}"] if both else []),
         )
     sides = list(zip(*runs.values(), strict=True))
     medians = [
         [statistics.median(getattr(r, name) or 10**9 for r in side) for side in sides]
         for name in ("seconds", "steps", "ninety", "speed")
     ]
-    speed = statistics.median(a.speed / b.speed for a, b in runs.values())
+    speed = statistics.median(r[0].speed / r[-1].speed for r in runs.values())
     result.add_section()
     result.add_row(
         "median",
         " / ".join(f"{x:.1f}" for x in medians[0]),
         *(" / ".join(f"{x / 1000:.0f}" for x in m) for m in medians[1:3]),
         " / ".join(f"{x:,.0f}" for x in medians[3]),
-        f"{speed:.2f}",
+        *([f"{speed:.2f}"] if both else []),
     )
     return result
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+def parse_arguments(argv: Sequence[str] | None = None) -> argparse.Namespace:
+    """Reads the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add = parser.add_argument
-    add("--other", type=Path, required=True, help="a tree with its modules built")
+    add("--other", type=Path, help="another tree, with its modules built")
     add("--seeds", type=int, nargs="+", default=list(range(21, 31)))
+    add("--json", action="store_true", help="JSON as the last line")
     add("flags", nargs="*", help="after --: flags of trainer.run")
-    arguments = parser.parse_args(argv)
+    return parser.parse_args(argv)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    arguments = parse_arguments(argv)
     console = Console()
-    runs: dict[int, tuple[Solved, Solved]] = {}
+    trees = [HERE, *([arguments.other.resolve()] if arguments.other else [])]
+    runs: dict[int, list[Solved]] = {}
     try:
         for seed in arguments.seeds:
-            ours = run(HERE, seed, arguments.flags)
-            theirs = run(arguments.other.resolve(), seed, arguments.flags)
-            runs[seed] = ours, theirs
-            console.print(
-                f"seed {seed}: {ours.seconds:.1f} s, {ours.steps:,} steps / "
-                f"{theirs.seconds:.1f} s, {theirs.steps:,} steps"
-            )
+            runs[seed] = [run(tree, seed, arguments.flags) for tree in trees]
+            each = [f"{one.seconds:.1f} s, {one.steps:,} steps" for one in runs[seed]]
+            console.print(f"seed {seed}: {' / '.join(each)}")
     except (OSError, RuntimeError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     console.print(table(runs))
-    ratio = [
-        statistics.median(r.seconds for r in side)
-        for side in zip(*runs.values(), strict=True)
-    ]
-    console.print(f"median seconds: {ratio[0] / ratio[1]:.2f} of the other tree's")
+    sides = list(zip(*runs.values(), strict=True))
+    medians = [statistics.median(r.seconds for r in side) for side in sides]
+    if arguments.other:
+        ratio = medians[0] / medians[1]
+        console.print(f"median seconds: {ratio:.2f} of the other tree's")
+    if arguments.json:
+        print(json.dumps({"seconds": [one.seconds for one in sides[0]]}))
     return 0
 
 

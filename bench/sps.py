@@ -46,6 +46,7 @@ from runners import (
     peer_python,
     pool_runner,
     rates,
+    ratio_each,
     ratios,
 )
 
@@ -244,6 +245,7 @@ class Row:
             "env_steps_per_s": steps.median,
             "env_steps_per_s_low": steps.low,
             "env_steps_per_s_high": steps.high,
+            "env_steps_per_s_each": [run.steps_per_s for run in self.runs],
             "env_steps_per_cpu_s": cpu.median,
             "frames_per_s": steps.median * frames_per_step(self.request),
         }
@@ -353,6 +355,7 @@ class Comparison:
             "ours_env_steps_per_s": rates(self.ours).median,
             "theirs_env_steps_per_s": rates(self.theirs).median,
             "ratio": asdict(ratios(self.ours, self.theirs)),
+            "ratio_each": ratio_each(self.ours, self.theirs),
             "ratio_of_cpu_time": asdict(cpu_ratios(self.ours, self.theirs)),
         }
 
@@ -611,7 +614,8 @@ def measure(
             peers_chart(peers, arguments.chart)
             console.print(f"wrote {arguments.chart}")
     if arguments.json:
-        result |= headline(arguments, rows, comparisons)
+        if rows or comparisons or not result.get("peers_missing"):
+            result |= headline(arguments, rows, comparisons)
         result["rows"] = [row.as_json() for row in rows]
         result["scaling"] = {k: asdict(v) for k, v in scaling(rows).items()}
         result |= {"commit": commit(), "cpu": cpu_name(), "cores": arguments.cores}
