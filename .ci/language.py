@@ -13,7 +13,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PHRASES = ROOT / ".ci" / "phrases.txt"
-SUFFIXES = {".py", ".pyi", ".md", ".h", ".cc", ".inc", ".html", ".sh", ".toml", ".yml"}
+SUFFIXES = {".py", ".pyi", ".ipynb", ".md", ".h", ".cc", ".inc", ".html", ".sh"}
+SUFFIXES |= {".toml", ".yml"}
 
 
 def phrases(text: str) -> list[tuple[re.Pattern[str], str]]:

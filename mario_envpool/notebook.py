@@ -27,6 +27,7 @@ from .env import FRAMES_PER_SECOND, MarioEnv
 
 try:
     import anywidget
+    import traitlets
     from IPython.display import HTML
 except ImportError:
     raise ImportError(
@@ -41,7 +42,7 @@ _SCRIPT = """
 const KEYS = { ArrowUp: 16, ArrowDown: 32, ArrowLeft: 64, ArrowRight: 128,
                KeyX: 1, KeyZ: 2, Enter: 8, ShiftRight: 4 };
 function render({ model, el }) {
-  el.innerHTML = `<div tabindex="0" style="display:inline-block">
+  el.innerHTML = `<div tabindex="0" style="display:inline-block; max-width:512px">
     <canvas width="256" height="240" style="width:512px; max-width:100%;
       image-rendering:pixelated; background:#000; display:block"></canvas>
     <div>Click the picture to play: arrows, X jumps (A), Z runs (B). A click
@@ -54,10 +55,11 @@ function render({ model, el }) {
     const buttons = [...held].reduce((bits, code) => bits | KEYS[code], 0);
     model.send({ buttons });
   };
+  const draw = async (png) =>
+    canvas.drawImage(await createImageBitmap(new Blob([png])), 0, 0);
   const answered = async (message, buffers) => {
     line.textContent = message.text;
-    const picture = await createImageBitmap(new Blob([buffers[0]]));
-    canvas.drawImage(picture, 0, 0);
+    await draw(buffers[0]);
     if (!playing) return;
     due = Math.max(due + message.milliseconds, performance.now());
     setTimeout(() => playing && ask(), due - performance.now());
@@ -72,7 +74,8 @@ function render({ model, el }) {
     event.stopPropagation();  // Enter would run the cell
   };
   box.onkeyup = (event) => held.delete(event.code);
-  model.send({ look: true });
+  // The kernel answers when no cell runs; until then, the widget's own picture.
+  draw(model.get("first")).finally(() => model.send({ look: true }));
   return () => { playing = false; model.off("msg:custom", answered); };
 }
 export default { render };
@@ -83,6 +86,8 @@ class Game(anywidget.AnyWidget):
     """The widget that `play` returns."""
 
     _esm = _SCRIPT
+    first = traitlets.Bytes().tag(sync=True)
+    """The picture that begins the first episode, as a PNG file."""
 
     def __init__(self, env: gymnasium.Env[Any, Any], config: dict[str, Any]) -> None:
         super().__init__()
@@ -94,6 +99,7 @@ class Game(anywidget.AnyWidget):
         self._over = True
         self._return = 0.0
         self._begin_if_over()
+        self.first = _png(self.episode[-1])
         self.on_msg(self._answer)
 
     def _begin_if_over(self) -> None:

@@ -32,6 +32,7 @@ for _ in range(20):
     game._handle_custom_msg({"buttons": nes.RIGHT | nes.B}, [])
 last = sent[-1]
 print(len(game.episode), last[0]["text"], last[1][:4], sent[0][1] != last[1])
+print(game.get_state()["first"] == sent[0][1])
 """,
     "notebook.show(game.episode)",
 ]
@@ -51,7 +52,7 @@ def test_a_notebook():
     count, text = answered[0]["text"].split(" ", 1)
     assert int(count) == 21
     assert text.startswith("step 20, return ")
-    assert text.endswith("b'\\x89PNG' True\n")
+    assert text.endswith("b'\\x89PNG' True\nTrue\n")
     video = shown[-1]["data"]["text/html"]
     assert video.startswith("<video controls")
     assert 'src="data:video/mp4;base64,' in video
