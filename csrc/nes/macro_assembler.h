@@ -96,7 +96,8 @@ class MacroAssembler : public host::Emitter {
   /// to `miss` if it is below $8000.
   void JumpToResult(int64_t miss);
 
-  // Cycles of the 6502. No flag of the host CPU changes.
+  // Cycles of the 6502, added to kPastLimit.
+  /// Changes no flag of the host CPU.
   void AddCycles(int cycles);
   void AddCycleIfAtLeast(Reg reg, unsigned value);
   /// If the sum of the low bytes is above 255; destroys `low`.
