@@ -4,7 +4,7 @@ SOURCES = csrc tests/cpp tests/fuzz
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help
-.PHONY: help dev build test test-all test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci bare clean
+.PHONY: help dev build test test-all test-cpp asan tsan ubsan fuzz asan-python lint format bench docs ci bare wheels clean
 
 help:  ## List the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -78,6 +78,9 @@ ci:  ## Run everything that CI runs, in a new virtual environment
 
 bare:  ## Run README's two commands on a bare Debian 13 (root, debootstrap)
 	tests/bare_machine.sh
+
+wheels:  ## Build wheels for x86-64 and arm64, play with both under qemu (root)
+	tests/wheels.sh
 
 clean:  ## Remove build folders and the compiled module
 	rm -rf build dist site *.egg-info mario_envpool/_*.so trainer/_*.so

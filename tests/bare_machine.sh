@@ -10,6 +10,8 @@
 #   tests/bare_machine.sh --all-tests          all of them
 #   tests/bare_machine.sh --python-tests ARGS  pytest with ARGS (up to the end)
 #   tests/bare_machine.sh --suite bookworm     another Debian (12: Python 3.11)
+#   tests/bare_machine.sh --wheel FILE         no tree, compiler or headers there: install
+#                                              FILE; its folder may have wheels that it needs
 #   tests/bare_machine.sh --keep DIR           make it in a new DIR and leave it there
 #   tests/bare_machine.sh --check              only say whether it can run here
 #
@@ -20,8 +22,8 @@
 # Exits with 0 (passed), 1 (failed) or 77 (cannot run here; one line says why).
 set -euo pipefail
 TREE="$(cd "$(dirname "$0")/.." && pwd)"
-PACKAGES=python3,python3-venv,python3-dev,g++
-SUITE=trixie KEEP="" CHECK=""
+PACKAGES=python3,python3-venv,python3-dev,g++ COMPILER=g++
+SUITE=trixie WHEEL="" KEEP="" CHECK=""
 TESTS=(tests/test_envpool_layer.py tests/envpool_api/test_contract.py
   tests/envpool_api/test_env.py tests/pool/test_envpool_contract.py)
 
@@ -31,12 +33,21 @@ while (($#)); do
     --all-tests) TESTS=() ;;
     --python-tests) shift && TESTS=("$@") && break ;;
     --suite) SUITE="${2:?--suite wants a name}" && shift ;;
+    --wheel) WHEEL="$(realpath -m "${2:?--wheel wants a file}")" && shift ;;
     --keep) KEEP="$(realpath -m "${2:?--keep wants a folder}")" && shift ;;
     --check) CHECK=1 ;;
     *) sed -n '2,/^set /s/^# \{0,1\}//p' "$0" >&2 && exit 2 ;;
   esac
   shift
 done
+if [[ -n "$WHEEL" ]]; then
+  [[ -f "$WHEEL" && "$WHEEL" == *.whl ]] || {
+    echo "bare_machine.sh: --wheel $WHEEL is not a file that ends in .whl;" \
+      "tests/wheels.sh builds wheels" >&2
+    exit 2
+  }
+  PACKAGES=python3,python3-venv COMPILER=""
+fi
 
 refuse() {
   echo "bare_machine.sh: $1" >&2
@@ -103,7 +114,7 @@ step() {
 }
 
 base_system() {
-  local kept="${CACHE:+$CACHE/$SUITE.tar}" proxy=""
+  local kept="${CACHE:+$CACHE/$SUITE${WHEEL:+-no-compiler}.tar}" proxy=""
   mkdir -p "$ROOT"
   if [[ -f "$kept" ]]; then
     tar -C "$ROOT" -xf "$kept"
@@ -146,13 +157,18 @@ settings() {
   done
 }
 
-copy_of_the_tree() {
+copy() {
   mkdir "$ROOT$HOME/mario-envpool"
   cd "$TREE"
+  awk '/^```python/ {on = 1; next} /^```/ && on {exit} on' README.md >"$ROOT$HOME/example.py"
+  if [[ -n "$WHEEL" ]]; then
+    mkdir "$ROOT$HOME/wheels"
+    cp "${WHEEL%/*}"/*.whl "$ROOT$HOME/wheels/"
+    return
+  fi
   git ls-files -z --cached --others --exclude-standard |
     while IFS= read -r -d '' file; do [[ ! -e "$file" ]] || printf '%s\0' "$file"; done |
     tar --null -T - -cf - | tar -C "$ROOT$HOME/mario-envpool" --no-same-owner -xf -
-  awk '/^```python/ {on = 1; next} /^```/ && on {exit} on' README.md >"$ROOT$HOME/example.py"
 }
 
 # bare COMMAND: runs a line of bash there, in the tree and its virtual environment.
@@ -163,7 +179,13 @@ bare() {
     bash -euo pipefail -c "cd ~/mario-envpool && $1"
 }
 nothing_but_python() {
-  bare 'uname -srm && cat /etc/debian_version && python3 --version && g++ --version | head -n 1'
+  bare 'uname -srm && cat /etc/debian_version && python3 --version'
+  if [[ -n "$COMPILER" ]]; then bare 'g++ --version | head -n 1'; else
+    bare 'for name in c++ g++ gcc cc clang; do
+      command -v $name && { echo "so this would prove nothing"; exit 1; }
+    done
+    echo "absent: every compiler"'
+  fi
   bare 'for name in libEGL.so.1 libOpenGL.so.0; do
     python3 -c "import ctypes; ctypes.CDLL(\"$name\")" 2>/dev/null &&
       { echo "$name is here, so this would prove nothing"; exit 1; }
@@ -185,18 +207,20 @@ else
 fi
 TORCH="$(grep -om1 '^pip install torch==[0-9.]*' "$TREE/README.md")"
 FIRST="$(sed -n 's/^\(pip install -e .*trainer.run\) *#.*/\1/p' "$TREE/README.md")"
+[[ -z "$WHEEL" ]] || FIRST="${FIRST/-e ./--find-links ~/wheels ~/wheels/${WHEEL##*/}}"
 SECOND="$(sed -n 's/^\(pip install -e .*pytest\) *#.*/\1/p' "$TREE/README.md")"
 
 step "debootstrap $SUITE" base_system
 step "settings of pip and network" settings
-step "copy of the tree" copy_of_the_tree
-step "nothing but Python and g++" nothing_but_python
+step "copy of the ${WHEEL:+wheel}${COMPILER:+tree}" copy
+step "nothing but Python${COMPILER:+ and $COMPILER}" nothing_but_python
 step "python3 -m venv" bare 'python3 -m venv ~/venv'
 step "$TORCH" bare "$TORCH"
 step "$FIRST" bare "$FIRST --max-seconds 10 && ls -l runs/*/checkpoints/"
 step "python -m mario_envpool" bare 'python -m mario_envpool'
 step "README's first example" bare 'python ~/example.py'
 step "imports" imports
+[[ -z "$WHEEL" ]] || finish 0
 # README has plain pytest; a process for each core shortens it.
 step "$SECOND" bare "$SECOND -n $(nproc) --dist loadfile ${TESTS[*]@Q}"
 finish 0

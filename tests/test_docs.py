@@ -276,7 +276,8 @@ def known_flags() -> set[str]:
         text += out.getvalue()
     tests = ROOT / "tests"
     fuzzing = [*tests.glob("fuzz/*.cc"), *tests.glob("*/*calls.py")]
-    for script in [*(ROOT / "examples").glob("*.py"), *fuzzing]:
+    shell = tests.glob("*.sh")
+    for script in [*(ROOT / "examples").glob("*.py"), *fuzzing, *shell]:
         text += script.read_text()
     return set(re.findall(r"--[a-z][a-z0-9-]*", text))
 

@@ -1,4 +1,4 @@
-"""What pyproject.toml promises: commands, extras, a version that is described."""
+"""What pyproject.toml promises: commands, extras, a version; scripts for packages."""
 
 from __future__ import annotations
 
@@ -95,3 +95,31 @@ def test_the_script_of_a_release_trains_compares_and_publishes(tmp_path: Path) -
     (tmp_path / "runs" / "release").mkdir(parents=True)
     again = "-m trainer.campaign --resume runs/release"
     assert run("60", "hf://me/all", "mine") == [again, f"{last} --last mine"]
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("wheels.sh --suite sid", "--suite sid: known are bookworm .* and trixie"),
+        ("wheels.sh --steps few", "--steps few is not a whole number from 1 to"),
+        ("wheels.sh --steps", "--steps wants a value"),
+        ("wheels.sh --out wheels.sh", "--out .*/wheels.sh is not a folder"),
+        ("wheels.sh --arch arm64", "unknown option --arch; known: --suite, --out"),
+        (
+            "bare_machine.sh --wheel no.whl",
+            "--wheel .*/no.whl is not a file .*wheels.sh",
+        ),
+        ("bare_machine.sh --wheel wheels.sh", "is not a file that ends in .whl"),
+    ],
+)
+def test_the_scripts_refuse_wrong_options_in_one_line(command: str, words: str) -> None:
+    done = subprocess.run(
+        ["bash", *command.split()],
+        cwd=ROOT / "tests",
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(words, done.stderr)
+    assert done.stderr.count("\n") == 1
