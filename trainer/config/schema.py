@@ -64,7 +64,7 @@ class RunConfig:
     lag: int = option(0, least=0)
     """Training batches by which collecting may be ahead of learning. 0: collecting and
     learning take turns, which is best on a CPU: after 300 k steps of 1-1 the clear rate
-    was 89 % with 0, 88 % with 1 and 78 % with 2. From 1 on: both run at the same time,
+    was 89 % with 0, 88 % with 1 and 77 % with 2. From 1 on: both run at the same time,
     in two threads. In sync mode each training batch is exactly this many updates old.
     In async mode up to this many may wait, and policy_lag reports the measured lag."""
 
