@@ -130,7 +130,8 @@ OP void StoreExact(Operand* to, const Lanes& a) { Store(to, a); }
 
 OP void StoreExactPairs(Operand* to, const Lanes& a, const Lanes& b) {
   UNROLL for (int i = 0; i < 4; ++i) {
-    vst2q_f32(to + 8 * i, float32x4x2_t{{a.value[i], b.value[i]}});
+    const float32x4x2_t pairs = {{a.value[i], b.value[i]}};
+    vst2q_f32(to + 8 * i, pairs);
   }
 }
 
