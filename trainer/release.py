@@ -141,8 +141,12 @@ def make(campaign: Path, to: Path, last: Card | None = None) -> Card:
 
 def _release(config: ReleaseConfig) -> None:
     address = hub.parse(config.to) if hub.is_address(config.to) else None
+    if address is not None and address.policy:
+        raise ValueError(f"--to must be hf://user/name or a folder, got {config.to}")
     if config.private and address is None:
         raise ValueError("--private needs --to hf://user/name; leave out --private")
+    if config.last and hub.is_address(config.last):
+        raise ValueError("--last takes a folder or released:all, not an address")
     last = read_card(folder_of(config.last)) if config.last else None
     folder = Path(config.to) if config.to else config.campaign / "release"
     with ExitStack() as stack:

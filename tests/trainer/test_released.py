@@ -212,6 +212,8 @@ def test_options_of_a_release_are_checked(campaign, tmp_path, capsys):
         (["--private"], "--private needs --to hf://user/name"),
         (["--last", str(tmp_path / "none")], "card.json"),
         (["--to", "hf://me"], "hf://user/name"),
+        (["--to", "hf://me/all/8-1"], "--to must be hf://user/name or a folder"),
+        (["--last", "hf://me/all"], "--last takes a folder or released:all"),
     ):
         assert release([str(campaign), *options]) == 2
         assert message in capsys.readouterr().err
