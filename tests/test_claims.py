@@ -259,6 +259,8 @@ def test_an_interrupted_command_leaves_no_process(tmp_path):
         f"import subprocess, sys; subprocess.run([sys.executable, '-c', {stubborn!r}])"
     )
     code = (
+        "import signal\n"  # which the parent of pytest may ignore
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         f"import sys; sys.path.insert(0, {str(ROOT / 'bench')!r})\n"
         "import claims, pathlib\n"
         f"claims.execute([sys.executable, '-c', {parent!r}], pathlib.Path())\n"

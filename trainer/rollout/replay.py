@@ -88,8 +88,7 @@ class PrioritizedReplay:
         self._order: deque[int] = deque()
         self._priorities = torch.full((num_slots,), _ABSENT, device=device)
         self._rejected = torch.zeros((), dtype=torch.int64, device=device)
-        # Draws since the last statistics, and how many of them were of distinct slots.
-        self._draws = torch.zeros(2, device=device)
+        self._drawn: Tensor | None = None  # slots of the last draw
 
     def __len__(self) -> int:
         """Number of slots that are kept."""
@@ -154,9 +153,7 @@ class PrioritizedReplay:
         )
         widths = self.widths()
         slots = draw(widths, uniform)
-        ordered = slots.sort().values
-        distinct = 1 + (ordered[1:] != ordered[:-1]).sum()
-        self._draws += torch.stack((torch.full_like(distinct, count), distinct))
+        self._drawn = slots
         least = widths.masked_fill(widths == 0, TOTAL).min()
         return Sample(slots, (least / widths[slots]).pow(beta))
 
@@ -193,19 +190,22 @@ class PrioritizedReplay:
         return (masses / masses.max() * (TOTAL // self.capacity)).ceil().long()
 
     def statistics(self) -> dict[str, Tensor]:
-        """Of the kept priorities and the last draws, () tensors on the device."""
+        """Of the kept priorities and the last draw, () tensors on the device."""
         total = self._priorities.clamp(min=0).sum()
         ordered, count = self._priorities.sort().values, max(1, len(self))
-        drawn, distinct = self._draws.clone().unbind()
-        self._draws.zero_()
         percentiles = {
             f"replay/priority_p{p}": ordered[(count - 1) * p // 100 - count].clamp(0)
             for p in (10, 50, 90)
         }
+        draws = {}
+        if self._drawn is not None:
+            drawn = self._drawn.sort().values
+            distinct = 1 + (drawn[1:] != drawn[:-1]).sum()
+            draws["replay/distinct_draws"] = distinct / len(drawn)
         return {
             "replay/priority": total / count,
             **percentiles,
-            "replay/distinct_draws": distinct / drawn.clamp(min=1),
+            **draws,
             "replay/rejected": self._rejected.float(),
         }
 
@@ -216,7 +216,6 @@ class PrioritizedReplay:
             "slots": slots,  # oldest first
             "priorities": self._priorities[self._index(slots)].cpu(),
             "rejected": int(self._rejected.item()),
-            "draws": self._draws.tolist(),
             "generator": self.generator.get_state(),
         }
 
@@ -240,8 +239,6 @@ class PrioritizedReplay:
         self._priorities.fill_(_ABSENT)
         self._priorities.index_copy_(0, self._index(slots), priorities)
         self._rejected.fill_(state["rejected"])
-        draws = state.get("draws", (0.0, 0.0))  # older checkpoints have none
-        self._draws.copy_(torch.tensor(draws))
 
     def _clean(self, priorities: Tensor) -> Tensor:
         """(n,) float32 with 0 for invalid priorities; counts the invalid ones."""
