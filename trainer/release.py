@@ -91,7 +91,9 @@ def worse(card: Card, last: Card) -> list[str]:
     return lines
 
 
-def make(campaign: Path, to: Path, last: Card | None = None) -> Card:
+def make(
+    campaign: Path, to: Path, last: Card | None = None, *, for_hub: bool = False
+) -> Card:
     """Copies the policies of a campaign, and writes their card.
 
     Raises ValueError before it writes the card if they are worse than the last ones.
@@ -134,7 +136,8 @@ def make(campaign: Path, to: Path, last: Card | None = None) -> Card:
             f"{'; '.join(lines)}; train longer or with another seed, or leave out "
             "--last"
         )
-    write_text(to / releases.README, releases.readme(card))
+    head = releases.front_matter(card) if for_hub else ""
+    write_text(to / releases.README, head + releases.readme(card))
     write_card(to, card)
     return card
 
@@ -151,16 +154,14 @@ def _release(config: ReleaseConfig) -> None:
     folder = Path(config.to) if config.to else config.campaign / "release"
     with ExitStack() as stack:
         if address is not None:
-            hub.library()  # a missing library is reported before the work
+            hub.library()  # if it is missing, nothing is made
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        card = make(config.campaign, folder, last)
+        card = make(config.campaign, folder, last, for_hub=address is not None)
         size = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
         what = f"{len(card.policies)} policies, {size:.1f} MiB,"
         if address is None:
             print(f"wrote {what} to {folder}/")
         else:
-            text = releases.front_matter(card) + releases.readme(card)
-            write_text(folder / releases.README, text)
             url = hub.push(folder, address, private=config.private)
             print(f"pushed {what} to {url}")
 

@@ -89,8 +89,8 @@ class MacroAssembler : public host::Emitter {
   // What is known of the carry of the 6502.
   enum class Carry : uint8_t { kInRegister, kIs0, kIs1 };
 
-  /// Makes the code that all blocks need. `at` is the final address of the
-  /// code.
+  /// Makes `enter`, `read`, `write` and `leave` of the code that all blocks
+  /// need. `at` is the final address of the code.
   Stubs MakeStubs(const uint8_t* at);
   /// Jumps to the block at the address in kResult, which is at most $10000, or
   /// to `miss` if it is below $8000.

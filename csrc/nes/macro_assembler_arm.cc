@@ -57,24 +57,15 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
   stubs.write = at + size();
   make_call(FIELD(write), true);
 
-  const size_t leave = size();
+  stubs.leave = at + size();
   Store32(FIELD(pc), kResult);
-  Store32(FIELD(leave), kR1);
+  Store32(FIELD(leave), kPointer);
   for (const auto& [reg, field] : registers) Store32(field, reg);
   Store64(FIELD(past_limit), kPastLimit);
   for (size_t i = std::size(saved); i-- > 0;) {
     Pop(saved[i].first, saved[i].second);
   }
   Return();
-  const auto make_leave = [&](Leave why) {
-    const uint8_t* const stub = at + size();
-    MoveImmediate(kR1, static_cast<uint32_t>(why));
-    Link(Jump(), static_cast<int64_t>(leave));
-    return stub;
-  };
-  stubs.leave_limit = make_leave(Leave::kLimit);
-  stubs.leave_miss = make_leave(Leave::kMiss);
-  stubs.leave_interpreted = make_leave(Leave::kInterpreted);
   return stubs;
 }
 

@@ -59,24 +59,15 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
   stubs.write = at + size();
   make_call(FIELD(write), true);
 
-  const size_t leave = size();
+  stubs.leave = at + size();
   Store32(FIELD(pc), kResult);
-  Store32(FIELD(leave), kRdx);
+  Store32(FIELD(leave), kPointer);
   for (const auto& [reg, field] : kept) Store32(field, reg);
   for (const auto& [reg, field] : others) Store32(field, reg);
   Store64(FIELD(past_limit), kPastLimit);
   Wide(kAdd, kRsp, 8);
   for (size_t i = std::size(kSaved); i-- > 0;) Pop(kSaved[i]);
   Return();
-  const auto make_leave = [&](Leave why) {
-    const uint8_t* const stub = at + size();
-    MoveImmediate(kRdx, static_cast<uint32_t>(why));
-    Link(Jump(), static_cast<int64_t>(leave));
-    return stub;
-  };
-  stubs.leave_limit = make_leave(Leave::kLimit);
-  stubs.leave_miss = make_leave(Leave::kMiss);
-  stubs.leave_interpreted = make_leave(Leave::kInterpreted);
   return stubs;
 }
 

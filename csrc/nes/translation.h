@@ -76,7 +76,8 @@ struct Stubs {
   const uint8_t* enter;  // void(TranslatedRun*, const void* block)
   const uint8_t* read;   // calls of the bus, used by blocks
   const uint8_t* write;
-  // Ends of a run; the program counter is in eax.
+  const uint8_t* leave;  // ends a run; its reason is in kPointer
+  // Ends of a run for a reason; the program counter is in kResult.
   const uint8_t* leave_limit;
   const uint8_t* leave_miss;
   const uint8_t* leave_interpreted;

@@ -20,6 +20,22 @@ bool IsIndexed(Mode mode) { return mode == Mode::kAbsX || mode == Mode::kAbsY; }
 
 }  // namespace
 
+// --- Stubs -------------------------------------------------------------------
+
+Stubs Translator::MakeStubs() {
+  Stubs stubs = out_.MakeStubs(at_);
+  const auto make_leave = [&](Leave why) {
+    const uint8_t* const stub = at_ + out_.size();
+    out_.MoveImmediate(kPointer, static_cast<uint32_t>(why));
+    LinkTo(out_.Jump(), stubs.leave);
+    return stub;
+  };
+  stubs.leave_limit = make_leave(Leave::kLimit);
+  stubs.leave_miss = make_leave(Leave::kMiss);
+  stubs.leave_interpreted = make_leave(Leave::kInterpreted);
+  return stubs;
+}
+
 // --- What is translated, and where blocks begin ------------------------------
 
 Translator::Instruction Translator::Decode(unsigned pc) const {

@@ -38,7 +38,7 @@ class Translator {
       : source_(source), at_(at) {}
 
   /// Makes the code that all blocks need; to be called first.
-  Stubs MakeStubs() { return out_.MakeStubs(at_); }
+  Stubs MakeStubs();
   /// Makes the block at `pc`, and all blocks that it may jump to, as far as
   /// they are known.
   void MakeBlocks(unsigned pc, const Stubs& stubs, const BlockAt& block_at);
