@@ -86,21 +86,24 @@ def until(page, expression, seconds=60):
         page.wait_for_timeout(50)
 
 
-def pixels(page):
-    return page.evaluate("document.getElementById('screen').toDataURL()")
+def until_drawn(page, before):
+    """Waits for another picture: a state may come before its picture is decoded."""
+    drawn = "document.getElementById('screen').toDataURL()"
+    until(page, f"{drawn} !== '{before}'")
+    return page.evaluate(drawn)
 
 
 def test_the_page(server, open_page):
     page = open_page()
     # It loads, and the game moves.
     until(page, "state.x > 45")
-    before = pixels(page)
+    before = until_drawn(page, before="")
     until(page, "state.x > 60")
-    assert pixels(page) != before
+    until_drawn(page, before)
     assert page.inner_text("#title") == "Level 1-1"
     assert page.locator("#odds .name").all_inner_texts()[1] == "right"
     assert page.locator("#level option").count() == 33
-    assert page.evaluate("document.getElementById('view').naturalWidth") == 4 * 36
+    until(page, "document.getElementById('view').naturalWidth === 4 * 36")
     # Keys of the page.
     page.keyboard.press("Space")
     until(page, "state.paused")
