@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Builds the page that plays without Python into FOLDER (build/web if none is given):
+#
+#     web/build.sh [FOLDER]
+#
+# It needs emscripten, CMake and Ninja. Look, keys and panel are those of the page of
+# `python -m trainer.watch --web`, cut out of its one file.
+set -euo pipefail
+folder="$(realpath -m "${1:-"$(dirname "$0")/../build/web"}")"
+cd "$(dirname "$0")/.."
+
+for tool in emcmake cmake ninja; do
+  command -v "$tool" >/dev/null || {
+    echo "web/build.sh: $tool is missing: apt-get install emscripten cmake ninja-build" >&2
+    exit 1
+  }
+done
+# Where Debian keeps what emscripten needs, if another Node.js runs it.
+export NODE_PATH="${NODE_PATH:+$NODE_PATH:}/usr/share/nodejs"
+emcmake cmake -S . -B build/wasm -G Ninja -DCMAKE_BUILD_TYPE=Release -DMARIO_BUILD_PYTHON=OFF
+cmake --build build/wasm --target core
+
+cut_out() { # ELEMENT
+  sed -n "/^<$1>/,/^<\/$1>/{//!p}" trainer/film/page/index.html
+}
+mkdir -p "$folder/policies"
+cp web/index.html web/play.js build/wasm/core.js "$folder"
+cp trainer/released/*.safetensors "$folder/policies"
+cut_out style >"$folder/viewer.css"
+cut_out script >"$folder/viewer.js"
+echo "web/build.sh: the page is $folder/index.html"
