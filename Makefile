@@ -1,6 +1,6 @@
 # Shortcuts for developers; `make help` lists them.
 PYTHON ?= python
-SOURCES = csrc tests/cpp tests/fuzz
+SOURCES = csrc tests/cpp tests/fuzz web
 CPP_FILES = $(shell find $(SOURCES) -name '*.h' -o -name '*.cc' 2>/dev/null)
 
 .DEFAULT_GOAL := help

@@ -1,6 +1,7 @@
-// Console, task and small networks for a page without Python (play.js): C functions
-// over one game and one network. The caller checks a ROM by its hash, and a network by
-// the shapes of its weights; anything that throws here ends the module.
+// Console, task and small networks for a page without Python (play.js): C
+// functions over one game and one network. The caller checks a ROM by its hash,
+// and a network by the shapes of its weights; anything that throws here ends
+// the module.
 #include <emscripten.h>
 
 #include <cstdint>
@@ -146,8 +147,8 @@ EMSCRIPTEN_KEEPALIVE void run_frame(int buttons, int draw) {
 EMSCRIPTEN_KEEPALIVE uint8_t* picture() { return rgba.data(); }
 EMSCRIPTEN_KEEPALIVE uint8_t* ram() { return game->env.game().console().ram(); }
 
-/// Whether the last frame ended the episode, and its reward; then of the game now: the
-/// flag is reached, world, stage, position, room, best position there.
+/// Whether the last frame ended the episode, and its reward; then of the game
+/// now: the flag is reached, world, stage, position, room, best position there.
 EMSCRIPTEN_KEEPALIVE double* read_facts() {
   const mario::RamView view = game->env.game().ram_view();
   facts[2] = view.flag_get();
@@ -159,7 +160,8 @@ EMSCRIPTEN_KEEPALIVE double* read_facts() {
   return facts;
 }
 
-/// The observation: its parts one after another, as trainer/envs/pool.py packs tiles.
+/// The observation: its parts one after another, as trainer/envs/pool.py packs
+/// tiles.
 EMSCRIPTEN_KEEPALIVE std::byte* observe() {
   std::vector<std::byte*> rows;
   std::byte* at = fields.data();
@@ -187,18 +189,18 @@ EMSCRIPTEN_KEEPALIVE void restore_snapshot() {
   ShowLastFrame();
 }
 
-/// Makes a network. `shape`: whether it sees tiles; channels, height and width of an
-/// observation; kernel, stride and channels of two convolutions; features, actions,
-/// outputs of the critic. Returns memory for the weights, in the order of `decide`;
-/// null: there are no kernels for this shape.
+/// Makes a network. `shape`: whether it sees tiles; channels, height and width
+/// of an observation; kernel, stride and channels of two convolutions;
+/// features, actions, outputs of the critic. Returns memory for the weights, in
+/// the order of `decide`; null: there are no kernels for this shape.
 EMSCRIPTEN_KEEPALIVE float* make_network(const int32_t* shape, int weights) {
   network.sees_tiles = shape[0] != 0;
   network.tiles = {shape[6], shape[9], shape[10]};
   network.cnn = {shape[1], shape[2], shape[3], shape[4], shape[5],
                  shape[6], shape[7], shape[8], shape[9], shape[10]};
   network.heads = {shape[10], shape[11], shape[12]};
-  const bool valid = network.sees_tiles ? network.tiles.Valid()
-                                        : network.cnn.Valid();
+  const bool valid =
+      network.sees_tiles ? network.tiles.Valid() : network.cnn.Valid();
   if (!valid) return nullptr;
   network.features.resize(network.heads.features);
   network.record.resize(learner::DecisionBytes(network.heads.actions));
@@ -206,20 +208,19 @@ EMSCRIPTEN_KEEPALIVE float* make_network(const int32_t* shape, int weights) {
   return network.weights.data();
 }
 
-/// Returns the critic's value, then the logits. `level` selects the critic's output.
+/// Returns the critic's value, then the logits. `level` selects the critic's
+/// output.
 EMSCRIPTEN_KEEPALIVE const std::byte* decide(const uint8_t* observation,
                                              int level) {
   namespace e = encoders;
   Parts parts(network.weights.data());
   const bool sees_tiles = network.sees_tiles;
   const e::CnnShape& cnn = network.cnn;
-  const e::TrunkShape trunk =
-      sees_tiles ? network.tiles.trunk() : cnn.trunk();
+  const e::TrunkShape trunk = sees_tiles ? network.tiles.trunk() : cnn.trunk();
   const float* const codes =
       sees_tiles ? parts.Take(e::kTileCodes * e::kCodeSize) : nullptr;
-  const int inputs = sees_tiles
-                         ? e::kCodeSize * 3 * 3
-                         : cnn.channels * cnn.kernel1 * cnn.kernel1;
+  const int inputs = sees_tiles ? e::kCodeSize * 3 * 3
+                                : cnn.channels * cnn.kernel1 * cnn.kernel1;
   const float* const conv = parts.Take(trunk.channels * inputs);
   const float* const bias = parts.Take(trunk.channels);
   const float* const scales =

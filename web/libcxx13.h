@@ -1,5 +1,6 @@
-// What the C++ library of Debian's emscripten 3.1.6 lacks, and csrc/ uses. Included
-// before each file of a build by emscripten; newer libraries need nothing of it.
+// What the C++ library of Debian's emscripten 3.1.6 lacks, and csrc/ uses.
+// Included before each file of a build by emscripten; newer libraries need
+// nothing of it.
 #pragma once
 
 #include <algorithm>

@@ -201,7 +201,10 @@ class LocalGame {
   last = 0;
 
   constructor() {
-    this.loading = makeCore().then((core) => { this.core = core; });
+    this.loading = makeCore().then((core) => { this.core = core; }, () => {
+      throw Error("this browser cannot run the page, which needs WebAssembly with SIMD: " +
+                  "take Chromium 97, Firefox 102 or Safari 16.4, or a later one");
+    });
     requestAnimationFrame((now) => this.tick(now));
   }
 
@@ -216,13 +219,14 @@ class LocalGame {
       }
       const bytes = new Uint8Array(await file.arrayBuffer());
       if (!bytes.length) throw Error(`${file.name} is empty`);
-      if (file.name.endsWith(".safetensors")) {
+      if (file.name.toLowerCase().endsWith(".safetensors")) {
         this.policies.set(file.name, readPolicy(file.name, bytes));
         const choice = element("choice");
         if (![...choice.options].some(({ value }) => value === file.name)) {
           choice.add(new Option(file.name, file.name));
         }
         choice.value = file.name;
+        this.made = "";
       } else {
         const rom = await readRom(file.name, bytes);
         await this.loading;
@@ -461,8 +465,13 @@ class LocalGame {
     this.due += passed / 1000 * FRAMES_PER_SECOND * this.speed;
     const count = this.stepping || Math.floor(this.due);
     this.due = this.stepping ? 0 : this.due - count;
-    for (let i = 1; i <= count && this.ready; ++i) this.advance(i === count);
-    if (count && this.ready) this.publish();
+    try {
+      for (let i = 1; i <= count && this.ready; ++i) this.advance(i === count);
+      if (count && this.ready) this.publish();
+    } catch (error) {
+      this.ready = false;
+      this.say(`the game has stopped (${error.message ?? error}): press Restart`);
+    }
   }
 
   // -- What viewer.js sends and gets --
@@ -470,6 +479,12 @@ class LocalGame {
   send(text) {
     const { do: name, value } = JSON.parse(text);
     if (name === "buttons") this.pad = value;
+    if (this.rom && name === "restart") this.begin(this.level);
+    if (this.rom && name === "level") {
+      this.say("");
+      this.chosen = value;
+      this.begin(value || this.level);
+    }
     if (!this.ready) return;
     if (name === "take") [this.player, this.pad] = [1, 0];
     if (name === "give") this.player = null;
@@ -481,12 +496,7 @@ class LocalGame {
       const goesOn = this.player === null && !this.ending;
       this.stepping = goesOn ? this.skip - this.frame % this.skip : 1;
     }
-    if (name === "restart") this.begin(this.level);
-    if (name === "level") {
-      this.chosen = value;
-      this.begin(value || this.level);
-    }
-    if (this.ready) this.publish();
+    this.publish();
   }
 
   publish() {
