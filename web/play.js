@@ -264,8 +264,8 @@ class LocalGame {
     const file = `policies/${name}.safetensors`;
     const how = location.protocol === "file:"
       ? "serve the folder (python -m http.server), or open the policy's file" : "reload the page";
-    const response = await fetch(file).catch(() => ({ ok: false, statusText: "" }));
-    if (!response.ok) throw Error(`${file} cannot be loaded ${response.statusText}: ${how}`);
+    const response = await fetch(file).catch(() => ({ ok: false, status: "no answer" }));
+    if (!response.ok) throw Error(`${file} cannot be loaded (${response.status}): ${how}`);
     return readPolicy(file, new Uint8Array(await response.arrayBuffer()));
   }
 
@@ -285,9 +285,7 @@ class LocalGame {
     const policy = await this.policyFor(level);
     if (turn !== this.turn) return;  // another level has been chosen meanwhile
     this.policy = policy;
-    const made = `${level} ${policy?.name}`;
-    if (made !== this.made) this.make(level, policy);
-    this.made = made;
+    if (this.made !== `${level} ${policy?.name}`) this.make(level, policy);
     this.skip = policy?.env.frame_skip ?? 1;
     this.core._reset(Math.random() * 2 ** 32);
     this.look();
@@ -325,6 +323,7 @@ class LocalGame {
       core.ccall("set_option", "number", ["string", "string"], [name, String(value)]);
     }
     core._make_game();
+    this.made = `${level} ${policy?.name}`;
     this.moments = [];
     this.clock = 0;
   }
