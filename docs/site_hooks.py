@@ -6,6 +6,9 @@ other table of the page has. So no option is forgotten, and no default goes stal
 
 ARCHITECTURE.md and its like become pages of the site. Links are written as GitHub
 reads them, from file to file, and rewritten here.
+
+Where web/build.sh has built the page that plays without Python, the site has it as
+play/index.html, and ``<!-- play -->`` becomes a link to it.
 """
 
 from __future__ import annotations
@@ -28,14 +31,19 @@ PAGES = {
     "CONTRIBUTING.md": "contributing.md",
     "bench/README.md": "benches.md",
 }
+# What web/build.sh builds.
+PLAY = ROOT / "build" / "web"
 MARKER = re.compile(r"<!-- options: ([a-z_ ]+) -->")
 LINK = re.compile(r"\]\((?![a-z]+:|#)([^)#\s]+)(#[^)\s]*)?\)")
 
 
 def on_files(files: Files, config: Any) -> Files:
-    """Adds the pages that do not lie in the folder of the documentation."""
+    """Adds the files that do not lie in the folder of the documentation."""
     for source, target in PAGES.items():
         files.append(File.generated(config, target, abs_src_path=str(ROOT / source)))
+    for path in sorted(PLAY.rglob("*.*")):
+        target = f"play/{path.relative_to(PLAY).as_posix()}"
+        files.append(File.generated(config, target, abs_src_path=str(path)))
     return files
 
 
@@ -44,7 +52,12 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
     del config, files
     place = page.file.src_uri
     source = {v: k for k, v in PAGES.items()}.get(place, f"{DOCS}/{place}")
-    return LINK.sub(lambda match: _link(match, source, place), with_tables(markdown))
+    markdown = LINK.sub(
+        lambda match: _link(match, source, place), with_tables(markdown)
+    )
+    built = (PLAY / "index.html").exists()
+    play = "**[Play it here](play/index.html).**" if built else ""
+    return markdown.replace("<!-- play -->", play)
 
 
 def with_tables(markdown: str) -> str:

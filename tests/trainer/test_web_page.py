@@ -141,9 +141,9 @@ PLAY = """async ([buttons, level]) => {
     game.look();
     if (game.facts.over) core._reset(0);
   }
-  const reader = new FileReader(), read = new Promise((done) => { reader.onload = done; });
+  const reader = new FileReader();
   reader.readAsDataURL(new Blob(rams));
-  await read;
+  await new Promise((done) => { reader.onload = done; });
   const odds = game.decision?.probabilities ?? [];
   return { ram: reader.result.split(",")[1], pictures, odds, ending: game.ending };
 }"""
@@ -232,7 +232,7 @@ def test_policies_play_as_in_python(open_page, tmp_path):
         assert ending == "cleared"
     page.select_option("#choice", "one")
     check_greedy(page, RELEASED / "one.safetensors", "2-2")
-    # A policy that sees pictures, from a file of one's own.
+    # A policy that sees pictures, from a file.
     torch.manual_seed(3)
     save_policy(tmp_path, 1000, action=None)
     policies.save_policy(tmp_path, tmp_path / "mine.safetensors")
@@ -280,6 +280,14 @@ def test_the_page(open_page):
     page.select_option("#choice", "")
     until(page, "state.player === null && state.levels.length === 32")
     assert page.inner_text("#notice") == "Press “Play” to begin."
+    # What it could send, it may not.
+    refused = page.evaluate(
+        """new Promise((done) => {
+          addEventListener("securitypolicyviolation", (event) => done(event.blockedURI));
+          fetch("https://example.org/", { method: "POST" }).catch(() => 0);
+        })"""
+    )
+    assert refused == "https://example.org/"
     # A page that was hidden for a minute does not catch up.
     page.select_option("#choice", "own")
     until(page, "localGame.policy && localGame.ready")
@@ -399,8 +407,8 @@ def test_bad_files_get_one_line_and_the_game_goes_on(open_page, tmp_path):
     until(page, "state.x > 40")
     for name, data, line in bad_files(tmp_path):
         give(page, name, data)
-        found = f"document.getElementById('message').textContent.includes({json.dumps(line)})"
-        until(page, found)
+        said = "document.getElementById('message').textContent"
+        until(page, f"{said}.includes({json.dumps(line)})")
         page.select_option("#choice", "own")
         until(page, "localGame.ready && state.levels.length === 33")
         frame = page.evaluate("localGame.frame")
