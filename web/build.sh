@@ -3,8 +3,8 @@
 #
 #     web/build.sh [FOLDER]
 #
-# It needs emscripten, CMake and Ninja. Look, keys and panel are those of the page of
-# `python -m trainer.watch --web`, cut out of its one file.
+# It needs emscripten, CMake and Ninja. Look, panel and keys are those of the page of
+# `python -m trainer.watch --web`, whose one file is taken apart.
 set -euo pipefail
 folder="$(realpath -m "${1:-"$(dirname "$0")/../build/web"}")"
 cd "$(dirname "$0")/.."
@@ -20,12 +20,14 @@ export NODE_PATH="${NODE_PATH:+$NODE_PATH:}/usr/share/nodejs"
 emcmake cmake -S . -B build/wasm -G Ninja -DCMAKE_BUILD_TYPE=Release -DMARIO_BUILD_PYTHON=OFF
 cmake --build build/wasm --target core
 
-cut_out() { # ELEMENT
-  sed -n "/^<$1>/,/^<\/$1>/{//!p}" trainer/film/page/index.html
-}
+page=trainer/film/page/index.html
 mkdir -p "$folder/policies"
-cp web/index.html web/play.js build/wasm/core.js "$folder"
+cp web/play.js build/wasm/core.js "$folder"
 cp trainer/released/*.safetensors "$folder/policies"
-cut_out style >"$folder/viewer.css"
-cut_out script >"$folder/viewer.js"
+sed -n '/^<style>/,/^<\/style>/{//!p}' $page >"$folder/viewer.css"
+sed -n '/^<script>/,/^<\/script>/{//!p}' $page >"$folder/viewer.js"
+scripts='<script src="core.js"><\/script><script src="play.js"><\/script><script src="viewer.js"><\/script>'
+sed -e '/^<style>/,/^<\/style>/{/^<\/style>/r web/head.html' -e 'd}' \
+  -e '/^<script>/,/^<\/script>/c'"$scripts" \
+  -e '/^  <\/section>/{e cat web/controls.html' -e '}' $page >"$folder/index.html"
 echo "web/build.sh: the page is $folder/index.html"

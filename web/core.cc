@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <span>
 #include <string>
@@ -43,6 +44,7 @@ struct Network {
   encoders::CnnShape cnn;
   learner::HeadShape heads;
   std::vector<float> weights;
+  std::vector<const float*> parts;
   std::vector<float> features;
   std::vector<std::byte> record;
 };
@@ -66,16 +68,6 @@ void ShowLastFrame() {
   game->env.Render(game->scratch, rgb.data());
   ShowRgb();
 }
-
-/// Splits what a list of weights joins.
-class Parts {
- public:
-  explicit Parts(const float* at) : at_(at) {}
-  const float* Take(int count) { return std::exchange(at_, at_ + count); }
-
- private:
-  const float* at_;
-};
 
 }  // namespace
 
@@ -191,20 +183,28 @@ EMSCRIPTEN_KEEPALIVE void restore_snapshot() {
 
 /// Makes a network. `shape`: whether it sees tiles; channels, height and width
 /// of an observation; kernel, stride and channels of two convolutions;
-/// features, actions, outputs of the critic. Returns memory for the weights, in
-/// the order of `decide`; null: there are no kernels for this shape.
-EMSCRIPTEN_KEEPALIVE float* make_network(const int32_t* shape, int weights) {
+/// features, actions, outputs of the critic. `sizes`: numbers in each part of
+/// the weights: codes and scales of tiles, then weights and bias of two
+/// convolutions, of the linear layer, of actor and critic, then PopArt's mean
+/// and deviation. Returns memory for them; null: there are no kernels for this
+/// shape.
+EMSCRIPTEN_KEEPALIVE float* make_network(const int32_t* shape,
+                                         const int32_t* sizes, int parts) {
   network.sees_tiles = shape[0] != 0;
   network.tiles = {shape[6], shape[9], shape[10]};
   network.cnn = {shape[1], shape[2], shape[3], shape[4], shape[5],
                  shape[6], shape[7], shape[8], shape[9], shape[10]};
   network.heads = {shape[10], shape[11], shape[12]};
-  const bool valid =
-      network.sees_tiles ? network.tiles.Valid() : network.cnn.Valid();
-  if (!valid) return nullptr;
+  if (!(network.sees_tiles ? network.tiles.Valid() : network.cnn.Valid())) {
+    return nullptr;
+  }
   network.features.resize(network.heads.features);
   network.record.resize(learner::DecisionBytes(network.heads.actions));
-  network.weights.resize(weights);
+  network.weights.resize(std::accumulate(sizes, sizes + parts, 0));
+  network.parts = {network.weights.data()};
+  for (int i = 0; i + 1 < parts; ++i) {
+    network.parts.push_back(network.parts[i] + sizes[i]);
+  }
   return network.weights.data();
 }
 
@@ -212,43 +212,21 @@ EMSCRIPTEN_KEEPALIVE float* make_network(const int32_t* shape, int weights) {
 /// output.
 EMSCRIPTEN_KEEPALIVE const std::byte* decide(const uint8_t* observation,
                                              int level) {
-  namespace e = encoders;
-  Parts parts(network.weights.data());
-  const bool sees_tiles = network.sees_tiles;
-  const e::CnnShape& cnn = network.cnn;
-  const e::TrunkShape trunk = sees_tiles ? network.tiles.trunk() : cnn.trunk();
-  const float* const codes =
-      sees_tiles ? parts.Take(e::kTileCodes * e::kCodeSize) : nullptr;
-  const int inputs = sees_tiles ? e::kCodeSize * 3 * 3
-                                : cnn.channels * cnn.kernel1 * cnn.kernel1;
-  const float* const conv = parts.Take(trunk.channels * inputs);
-  const float* const bias = parts.Take(trunk.channels);
-  const float* const scales =
-      sees_tiles ? parts.Take(e::kThingNumbers) : nullptr;
-  e::TrunkWeights last;
-  last.conv = parts.Take(trunk.out_channels * trunk.channels * trunk.taps());
-  last.conv_bias = parts.Take(trunk.out_channels);
-  last.linear = parts.Take(trunk.features * trunk.inputs());
-  last.linear_bias = parts.Take(trunk.features);
+  constexpr auto kPath = encoders::Path::kScalar;
+  const auto& p = network.parts;
+  const encoders::TrunkWeights trunk{p[4], p[5], p[6], p[7]};
   float* const features = network.features.data();
-  if (sees_tiles) {
-    e::TilesForward(network.tiles, e::Path::kScalar, 1, observation,
-                    {codes, conv, bias, scales, last}, nullptr, nullptr,
-                    features);
+  if (network.sees_tiles) {
+    encoders::TilesForward(network.tiles, kPath, 1, observation,
+                           {p[0], p[2], p[3], p[1], trunk}, nullptr, nullptr,
+                           features);
   } else {
-    e::CnnForward(cnn, e::Path::kScalar, 1, observation, {conv, bias, last},
-                  nullptr, nullptr, features);
+    encoders::CnnForward(network.cnn, kPath, 1, observation,
+                         {p[2], p[3], trunk}, nullptr, nullptr, features);
   }
-  learner::HeadWeights heads;
-  heads.policy = parts.Take(network.heads.actions * network.heads.features);
-  heads.policy_bias = parts.Take(network.heads.actions);
-  heads.value = parts.Take(network.heads.levels * network.heads.features);
-  heads.value_bias = parts.Take(network.heads.levels);
-  heads.mean = parts.Take(network.heads.levels);
-  heads.deviation = parts.Take(network.heads.levels);
   const int64_t output = level;
-  learner::Decide(network.heads, heads, 1, features, &output, nullptr, 0,
-                  network.record.data());
+  learner::Decide(network.heads, {p[8], p[9], p[10], p[11], p[12], p[13]}, 1,
+                  features, &output, nullptr, 0, network.record.data());
   return network.record.data() + 2 * sizeof(int64_t);
 }
 

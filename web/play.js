@@ -109,7 +109,11 @@ function readPolicy(name, bytes) {
   if (Object.values(weights).some(({ values }) => values.some((x) => !isFinite(x)))) {
     throw Error(damaged);
   }
-  return { name, ...facts, ...networkOf(name, facts, weights), actions: actionsOf(facts.env) };
+  try {
+    return { name, ...facts, ...networkOf(name, facts, weights), actions: actionsOf(facts.env) };
+  } catch (error) {
+    throw error instanceof TypeError ? Error(damaged) : error;  // facts are missing
+  }
 }
 
 function actionsOf(env) {
@@ -121,54 +125,51 @@ function actionsOf(env) {
 
 /// Shape and weights as core.cc takes them; throws if the page cannot run the network.
 function networkOf(name, { env, model }, weights) {
-  const refuse = (what) => {
-    throw Error(`${name} has ${what}, which this page cannot run: watch it with ` +
-                "python -m trainer.watch --web --policy FILE");
-  };
   const tiles = model.name === "tiles", plan = tiles ? [3, 2, 3, 2] : CNN[model.name];
-  if (!/^SuperMarioBros-/.test(env.task)) refuse(`the task ${env.task}`);
-  if (!plan) refuse(`the network ${model.name}`);
-  if (model.memory) refuse("a memory");
-  if (model.layer_norm) refuse("layer normalisation");
-  if (model.noisy) refuse("noisy heads");
-  if (env.timing !== "console") refuse(`timing ${env.timing}`);
-  if (tiles !== (env.obs === "tiles")) refuse(`observations of ${env.obs}`);
+  const problem = !/^SuperMarioBros-/.test(env.task) ? `the task ${env.task}`
+    : !plan ? `the network ${model.name}`
+    : model.memory ? "a memory"
+    : model.layer_norm ? "layer normalisation"
+    : model.noisy ? "noisy heads"
+    : env.timing !== "console" ? `timing ${env.timing}`
+    : tiles !== (env.obs === "tiles") ? `observations of ${env.obs}` : "";
+  if (problem) {
+    throw Error(`${name} has ${problem}, which this page cannot run: watch it with ` +
+                "python -m trainer.watch --web --policy FILE");
+  }
   const list = [];
+  // Takes a weight of this shape, and the bias of its layer; returns the number of outputs.
   const take = (key, ...shape) => {
-    const found = weights[key];
-    const fits = found && found.shape.length === shape.length &&
-      found.shape.every((side, i) => shape[i] === undefined || side === shape[i]);
-    if (!fits) throw Error(`${name} is damaged: ${key} is missing or has another shape`);
-    list.push(found.values);
-    return found.shape[0];
+    const { shape: found, values } = weights[key] ?? { shape: [] };
+    if (found.length !== shape.length || shape.some((side, i) => side && side !== found[i])) {
+      throw Error(`${name} is damaged: ${key} is missing or has another shape`);
+    }
+    list.push(values);
+    if (key.endsWith(".weight") && !key.includes("codes")) {
+      take(key.replace(/weight$/, "bias"), found[0]);
+    }
+    return found[0];
   };
   const [kernel1, stride1, kernel2, stride2] = plan;
   const height = env.img_height || 84, width = env.img_width || 84;
-  const after = (side) =>
+  const windows = (side) =>
     Math.floor((Math.floor((side - kernel1) / stride1) + 1 - kernel2) / stride2) + 1;
-  let channels1, channels2, features;
+  const [first, second, last] = tiles
+    ? ["encoder.0.cells.0", "encoder.0.cells.2", "encoder.0.join"]
+    : ["encoder.0", "encoder.2", "encoder.5"];
   if (tiles) {
     take("encoder.0.codes.weight", 32, 8);
-    channels1 = take("encoder.0.cells.0.weight", undefined, 8, 3, 3);
-    take("encoder.0.cells.0.bias", channels1);
     list.push(Float32Array.from(TILE_SCALES, (divisor) => 1 / divisor));
-    channels2 = take("encoder.0.cells.2.weight", undefined, channels1, 3, 4);
-    take("encoder.0.cells.2.bias", channels2);
-    features = take("encoder.0.join.weight", undefined, channels2 * 9 + 8 * 13 + 288);
-    take("encoder.0.join.bias", features);
   } else {
-    channels1 = take("encoder.0.weight", undefined, env.stack_num, kernel1, kernel1);
-    take("encoder.0.bias", channels1);
-    channels2 = take("encoder.2.weight", undefined, channels1, kernel2, kernel2);
-    take("encoder.2.bias", channels2);
-    features = take("encoder.5.weight", undefined, channels2 * after(height) * after(width));
-    take("encoder.5.bias", features);
+    list.push([], []);
   }
+  const channels1 = take(`${first}.weight`, 0, tiles ? 8 : env.stack_num, kernel1, kernel1);
+  const channels2 = take(`${second}.weight`, 0, channels1, kernel2, tiles ? 4 : kernel2);
+  const inputs = channels2 * (tiles ? 9 : windows(height) * windows(width));
+  const features = take(`${last}.weight`, 0, inputs + (tiles ? 8 * 13 + 288 : 0));
   const actions = take("head.policy.weight", actionsOf(env).length, features);
-  take("head.policy.bias", actions);
-  const critic = model.popart ? "head.value.layer" : "head.value";
-  const outputs = take(`${critic}.weight`, model.value_heads, features);
-  take(`${critic}.bias`, outputs);
+  const critic = model.popart ? "head.value.layer.weight" : "head.value.weight";
+  const outputs = take(critic, model.value_heads, features);
   if (model.popart) {
     take("head.value.mean", outputs);
     take("head.value.std", outputs);
@@ -329,11 +330,10 @@ class LocalGame {
   }
 
   makeNetwork({ name, shape, weights, env }) {
-    const { core } = this;
-    const count = weights.reduce((sum, values) => sum + values.length, 0);
-    const ints = core._malloc(4 * shape.length);
-    core.HEAP32.set(shape, ints / 4);
-    let at = core._make_network(ints, count) / 4;
+    const { core } = this, sizes = weights.map((values) => values.length);
+    const ints = core._malloc(4 * (shape.length + sizes.length));
+    core.HEAP32.set([...shape, ...sizes], ints / 4);
+    let at = core._make_network(ints, ints + 4 * shape.length, sizes.length) / 4;
     core._free(ints);
     if (!at) throw Error(`${name} has widths that this page cannot run: multiples of 16 can`);
     for (const values of weights) {
@@ -520,6 +520,8 @@ class LocalGame {
 
 const game = window.localGame = new LocalGame();
 
+element("notice").textContent = "Open your own ROM file of Super Mario Bros. to begin.";
+element("level").dataset.all = "all in turn";
 element("open").onclick = () => element("file").click();
 element("file").onchange = ({ target }) => {
   if (target.files.length) game.open(target.files[0]);
