@@ -1,7 +1,7 @@
 // Console, task and small networks for a page without Python (play.js): C
 // functions over one game and one network. The caller checks a ROM by its hash,
-// and a network by the shapes of its weights; anything that throws here ends
-// the module.
+// and a network by the shapes of its weights. Exceptions reach play.js as
+// numbers, without their texts.
 #include <emscripten.h>
 
 #include <cstdint>

@@ -98,7 +98,8 @@ function readPolicy(name, bytes) {
     throw Error(damaged);
   }
   if (format !== "mario-envpool policy 2") {
-    throw Error(`${name} is no policy of this trainer: export a run with trainer.publish --to FOLDER`);
+    throw Error(`${name} is no policy of this trainer: python -m trainer.publish RUN ` +
+                "--to FOLDER writes one");
   }
   for (const [key, { values: scales }] of Object.entries(weights)) {
     if (!key.endsWith(".scales")) continue;
@@ -132,7 +133,8 @@ function networkOf(name, { env, model }, weights) {
     : model.layer_norm ? "layer normalisation"
     : model.noisy ? "noisy heads"
     : env.timing !== "console" ? `timing ${env.timing}`
-    : tiles !== (env.obs === "tiles") ? `observations of ${env.obs}` : "";
+    : tiles !== (env.obs === "tiles") ? `observations of ${env.obs}`
+    : tiles && env.stack_num !== 1 ? `${env.stack_num} frames of tiles` : "";
   if (problem) {
     throw Error(`${name} has ${problem}, which this page cannot run: watch it with ` +
                 "python -m trainer.watch --web --policy FILE");
@@ -276,7 +278,11 @@ class LocalGame {
 
   /// Begins an episode; says why if there can be none.
   begin(level) {
-    return this.start(level).catch(({ message }) => this.say(message));
+    return this.start(level).catch((error) => {
+      // What is not an Error is from core.cc, which refuses options.
+      this.say(error instanceof Error ? error.message
+        : `${this.policy.name} has options that are not possible: choose another policy`);
+    });
   }
 
   async start(level) {
@@ -303,6 +309,7 @@ class LocalGame {
   /// Makes the game of a level with the options of a policy, and the policy's network.
   make(level, policy) {
     const { core, rom } = this;
+    this.made = "";  // what follows may refuse the options
     const at = core._malloc(rom.image.length);
     core.HEAPU8.set(rom.image, at);
     core._insert_rom(at, rom.image.length);

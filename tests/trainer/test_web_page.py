@@ -102,9 +102,10 @@ def until(page, expression, seconds=60):
 
 
 # Plays in the page, which stands still meanwhile: some buttons, or a level's policy to
-# the end. Returns RAM after each frame or decision, and the SHA-1 of some pictures.
+# the end. Returns RAM after each frame or step, the SHA-1 of some pictures, and the
+# probabilities of each decision.
 PLAY = """async ([buttons, level]) => {
-  const game = localGame, { core } = game, rams = [], pictures = [];
+  const game = localGame, { core } = game, rams = [], pictures = [], odds = [];
   const keep = () => rams.push(core.HEAPU8.slice(core._ram(), core._ram() + 2048));
   game.ready = false;
   if (buttons.length) {
@@ -115,6 +116,7 @@ PLAY = """async ([buttons, level]) => {
     await game.start(level);
     game.ready = false;
     while (!game.ending) {
+      if (game.frame % game.skip === 0) odds.push(game.decision.probabilities);
       game.advance(0);
       if (game.ending || game.frame % game.skip === 0) keep();
     }
@@ -133,7 +135,6 @@ PLAY = """async ([buttons, level]) => {
   const reader = new FileReader();
   reader.readAsDataURL(new Blob(rams));
   await new Promise((done) => { reader.onload = done; });
-  const odds = game.decision?.probabilities ?? [];
   return { ram: reader.result.split(",")[1], pictures, odds, ending: game.ending };
 }"""
 
@@ -170,7 +171,7 @@ def test_ram_and_pictures_of_10_000_frames_equal_the_native_core(open_page):
 
 
 def greedy_episode(file, level):
-    """A greedy episode in MarioEnv: RAM after each step, the end, the last odds."""
+    """A greedy episode in MarioEnv: RAM after each step, the end, all odds."""
     policy = policies.load_policy(file)
     tiles = policy.env.obs == "tiles"
     same = ("frame_skip", "stack_num", "img_height", "img_width", "hud", "action_set")
@@ -180,17 +181,18 @@ def greedy_episode(file, level):
         **{name: getattr(policy.env, name) for name in (*same, "noop_max")},
     )
     obs, _ = game.reset(seed=SEED)
-    rams, over = [], False
+    rams, odds, over = [], [], False
     state, first = torch.zeros(1, 0), torch.zeros(1, 1, dtype=torch.bool)
     while not over:
         seen = packed(obs["tiles"], obs["motion"]) if tiles else obs["gray"]
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             output, _ = policy.model(torch.from_numpy(seen)[None, None], state, first)
+        odds.append(output.logits[0, 0].softmax(-1).numpy())
         obs, _, over, _, info = game.step(int(output.logits.argmax()))
         rams.append(obs["ram"].reshape(-1, 2048)[-1].copy())
     game.close()
     ending = "cleared" if info["flag_get"] else "died"
-    return np.array(rams), ending, output.logits[0, 0].softmax(-1).numpy()
+    return np.array(rams), ending, odds
 
 
 @pytest.mark.rom
@@ -327,6 +329,7 @@ REFUSED = {
     "the task Pong-v5": {"env": {"task": "Pong-v5"}},
     "timing nes_py": {"env": {"timing": "nes_py"}},
     "observations of pixels": {"env": {"obs": "pixels"}},
+    "4 frames of tiles": {"env": {"stack_num": 4}},
 }
 
 
@@ -350,6 +353,8 @@ def bad_files():
     yield "e.safetensors", other, "is damaged: head.policy.weight is missing or has"
     other = with_facts(rom_sha1=rom.SHA1["world"])
     yield "f.safetensors", other, "is a policy for another ROM (World revision)"
+    other = with_facts(env={"hud": "none"})
+    yield "h.safetensors", other, "has options that are not possible: choose another"
     for what, facts in REFUSED.items():
         line = f"has {what}, which this page cannot run: watch it with python -m"
         yield "g.safetensors", with_facts(**facts), line

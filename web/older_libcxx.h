@@ -11,18 +11,19 @@
 
 #if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 14000
 namespace std {
-
 template <class To, class From>
 constexpr To bit_cast(const From& from) {
   return __builtin_bit_cast(To, from);
 }
-
 inline to_chars_result to_chars(char* first, char* last, double value,
                                 chars_format, int digits) {
   return {first + snprintf(first, last - first, "%.*g", digits, value), {}};
 }
+}  // namespace std
+#endif
 
-namespace ranges {
+#if defined(_LIBCPP_VERSION) && _LIBCPP_VERSION < 15000
+namespace std::ranges {
 template <class Range, class Value>
 void fill(Range&& range, const Value& value) {
   std::fill(range.begin(), range.end(), value);
@@ -31,7 +32,5 @@ template <class Range>
 void sort(Range&& range) {
   std::sort(range.begin(), range.end());
 }
-}  // namespace ranges
-
-}  // namespace std
+}  // namespace std::ranges
 #endif
