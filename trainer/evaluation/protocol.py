@@ -48,7 +48,7 @@ from trainer.models.level_policies import (
     LevelPolicies,
     load_level_policies,
 )
-from trainer.models.policy import load_policy, playing_device
+from trainer.models.policy import Policy, load_policy, playing_device
 from trainer.rollout.episodes import StepColumns
 
 # Most environments that play at the same time, unless there are more levels.
@@ -308,18 +308,18 @@ def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
 
 
 def _protocols(
-    device: torch.device,
-    dtype: torch.dtype | None,
-    chances: Sequence[float],
-    argmax: bool,
-    **options: Any,
+    policy: Policy, chances: Sequence[float], argmax: bool, **options: Any
 ) -> list[Protocol]:
     """Sampled, then greedy actions, for each probability of sticky actions."""
     if not chances:
         raise ValueError("repeat_action_probability needs at least one value, got none")
     return [
         Protocol(
-            device, dtype, repeat_action_probability=chance, argmax=greedy, **options
+            policy.device,
+            policy.dtype,
+            repeat_action_probability=chance,
+            argmax=greedy,
+            **options,
         )
         for chance in dict.fromkeys(chances)
         for greedy in (False, True)[: 1 + argmax]
@@ -425,12 +425,7 @@ def evaluate_checkpoint(
     )
     ended = _Ended(policy.steps, on_progress)
     protocols = _protocols(
-        policy.device,
-        policy.dtype,
-        repeat_action_probability,
-        argmax,
-        on_episodes=ended,
-        **options,
+        policy, repeat_action_probability, argmax, on_episodes=ended, **options
     )
     for protocol in protocols:
         protocol.check(env)
@@ -489,8 +484,7 @@ def evaluate_whole_game(
     ended = _Ended(policies.steps, on_progress)
     one = policies.policies[0]
     protocols = _protocols(
-        one.device,
-        one.dtype,
+        one,
         repeat_action_probability,
         argmax,
         on_episodes=ended,
