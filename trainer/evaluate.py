@@ -37,11 +37,12 @@ describes and shows the results beside those of the card.
 lives, without cuts: by one network, or by a policy for each level, chosen by the level
 that the game's RAM names. The tables show how many levels an attempt passes before its
 first lost life and in all, how many attempts clear the last castle, and where lives are
-lost. The folder then has whole-game.json and whole-game.png.
+lost. The folder then has whole-game.json, whole-game-episodes.jsonl and whole-game.png.
 
-The command does not disturb a run in progress. It also writes table.json, heatmap.png,
-deaths-1-1.png and so on to the folder `evaluation` of the run. Tasks without levels,
-such as the whole game, have no pictures.
+The command does not disturb a run in progress. It also writes table.json,
+table-episodes.jsonl (a line for each episode, as in a run's episodes.jsonl),
+heatmap.png, deaths-1-1.png and so on to the folder `evaluation` of the run. Tasks
+without levels, such as the whole game, have no pictures.
 
 Exit status: 0, or 2 with one line `error: ...` on stderr.
 """
@@ -62,7 +63,7 @@ from trainer.evaluation.protocol import evaluate_checkpoint, evaluate_whole_game
 from trainer.evaluation.results import Evaluation
 from trainer.evaluation.tables import progress, show, show_games, show_replayed
 from trainer.evaluation.whole_game import GameEvaluation
-from trainer.machine.files import make_folder, write_json
+from trainer.machine.files import json_line, make_folder, write_json, write_text
 from trainer.models import released
 from trainer.models.policy import run_folder
 from trainer.tuning import releases
@@ -228,9 +229,11 @@ def _run(config: EvaluateConfig) -> None:
         show(result)
     written = f"wrote no files: {config.checkpoint} is not in a run folder; see --out"
     if folder is not None:
-        name = "whole-game.json" if config.whole_game else "table.json"
-        write_json(folder / name, result.to_dict())
-        written = f"wrote {name} to {folder}"
+        name = "whole-game" if config.whole_game else "table"
+        write_json(folder / f"{name}.json", result.to_dict())
+        lines = b"".join(map(json_line, result.episodes))
+        write_text(folder / f"{name}-episodes.jsonl", lines.decode())
+        written = f"wrote {name}.json and {name}-episodes.jsonl to {folder}"
         if config.pictures and (count := _draw(result, folder)):
             written += f", and {count} picture{'s' * (count != 1)}"
     if not config.json:

@@ -13,6 +13,7 @@ from trainer.config.learning import Adam
 from trainer.config.plain import to_dict
 from trainer.config.schema import EnvConfig, LearnerConfig, ModelConfig, RunConfig
 from trainer.evaluation import protocol
+from trainer.machine.files import EPISODES
 from trainer.models import build_model, checkpoint
 from trainer.session import build, training
 
@@ -134,6 +135,11 @@ def use_pools(monkeypatch, kind):
     monkeypatch.setattr(build, "make_pool", make)
     monkeypatch.setattr(protocol, "make_pool", make)
     return made
+
+
+def read_episodes(run_dir):
+    """The lines of episodes.jsonl."""
+    return [json.loads(x) for x in (run_dir / EPISODES[0]).read_text().splitlines()]
 
 
 def run_in_parts(whole, run_dir, steps):

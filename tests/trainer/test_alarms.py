@@ -19,6 +19,7 @@ from small_runs import STEPS, change, make_config, read_points, use_pools
 from mario_envpool._testing import _CountingEnvPool, _CountingEnvSpec
 from mario_envpool.envpool_layer import python_layer
 from trainer.learn.learner import Learner
+from trainer.rollout.store import Rollouts
 from trainer.run import main
 from trainer.session import alarms as module
 from trainer.session import build
@@ -47,8 +48,8 @@ class Recorder(Display):
 
 
 @contextmanager
-def watching(tmp_path, display, waiting_s=lambda: 0.0, **options):
-    watch = Alarms(tmp_path, display, waiting_s=waiting_s, **options)
+def watching(tmp_path, display, **options):
+    watch = Alarms(tmp_path, display, busy_s=lambda: ("pool", 0.0), **options)
     try:
         yield watch
     finally:
@@ -260,7 +261,34 @@ def test_a_stalled_pool(tmp_path, monkeypatch, options):
     assert "in recv" in stacks  # the thread that waits
     assert stacks.count("hread 0x") >= 2
     until(lambda: not display.alarms["stalled pool"], "it is never over")
+    assert display.ever.keys() == {"stalled pool"}
     assert display.lines[-1] != ""
+
+
+@pytest.mark.slow
+def test_a_stalled_collector(tmp_path, pools, monkeypatch):
+    monkeypatch.setattr(module, "_STALL_S", 0.2)
+    release = threading.Event()
+    write = Rollouts.write_env
+
+    def stalling(self, *args):
+        assert release.wait(60)
+        return write(self, *args)
+
+    monkeypatch.setattr(Rollouts, "write_env", stalling)
+
+    class Display(Recorder):
+        def alarm(self, name, text):
+            super().alarm(name, text)
+            if text:
+                release.set()
+
+    display = Display()
+    run_training(make_config(tmp_path, lag=1), display)
+    assert display.ever.keys() == {"stalled collector"}
+    text = display.ever["stalled collector"]
+    assert text.startswith("no batch for 0:00; stacks.txt has what each thread does")
+    assert "in stalling" in (tmp_path / "run" / module.STACKS).read_text()
 
 
 class Replacing(FakePool):

@@ -1,6 +1,7 @@
 """Episode statistics, the writer, time shares and the bottleneck."""
 
 import json
+import math
 import os
 import re
 import sys
@@ -17,11 +18,11 @@ from mario_envpool import END_REASONS
 from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import all_levels
-from trainer.machine.files import EPISODES
+from trainer.machine import files
+from trainer.machine.files import EPISODES, Lines
 from trainer.machine.timings import Timings
-from trainer.rollout import finished
 from trainer.rollout.episodes import STAGNATION_STEPS, OpenEpisodes
-from trainer.rollout.finished import EpisodeLog, FinishedEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.show import metrics, run_files, tracking
 from trainer.show.metrics import bottleneck
 from trainer.show.tracking import MetricsWriter
@@ -83,9 +84,9 @@ def test_episodes_without_positions():
     assert "stagnation_envs" not in statistics
 
 
-def test_every_episode_has_a_line_and_files_rotate(tmp_path, monkeypatch):
+def test_every_episode_has_a_line():
     episodes = OpenEpisodes(3, levels=("1-1", "1-2"), num_stages=2)
-    log = EpisodeLog(tmp_path, pytest.fail)
+    ended = FinishedEpisodes()
 
     def rows(step, done, reason, x, start=0):
         info = {
@@ -102,37 +103,108 @@ def test_every_episode_has_a_line_and_files_rotate(tmp_path, monkeypatch):
             "start": np.array([0, 1, 2]),
         }
         done = np.array(done)
-        columns = episodes.observe(np.ones(3, np.float32), done, done & False, info)
-        log.observe(columns, info, 10 * max(step))
+        ended.observe(
+            episodes.observe(np.ones(3, np.float32), done, done & False, info)
+        )
 
     rows([0, 0, 0], [False] * 3, ["none"] * 3, [40, 40, 40])
     rows([1, 1, 1], [True, True, False], ["flag", "death", "none"], [99, 70, 60])
-    monkeypatch.setattr(finished, "_MOST_BYTES", 100)
     rows([0, 0, 2], [False, False, True], ["none", "none", "death"], [40, 40, 65])
-    rows([1, 0, 0], [True, False, False], ["stall", "none", "none"], [50, 40, 40])
-    log.close()
-    assert (tmp_path / EPISODES[0]).read_text() == ""  # the last line rotated the file
-    text = (tmp_path / EPISODES[1]).read_text()
-    old = [json.loads(line) for line in text.splitlines()]
-    assert [line["end"] for line in old] == ["stalled"]
-    assert old[0] == {
-        "step": 10, "from_snapshot": False, "steps": 1, "return": 2.0,
-        "level": "1-1", "best_x": 50, "end": "stalled", "end_level": "1-1",
-        "area": 37, "x": 50, "y": 79,
+    # He leans out of the room's left end.
+    rows([1, 0, 0], [True, False, False], ["stall", "none", "none"], [65_533, 40, 40])
+    lines = [new.line for new in ended.take_new()]
+    assert [line["end"] for line in lines] == [
+        "cleared", "died", "timed out", "stalled"
+    ]  # fmt: skip
+    assert [line["from_snapshot"] for line in lines] == [False, False, True, False]
+    assert lines[-1] == {
+        "from_snapshot": False, "steps": 1, "return": 2.0, "level": "1-1",
+        "best_x": 40, "end": "stalled", "end_level": "1-1", "area": 37, "x": 0,
+        "y": 79,
     }  # fmt: skip
+    assert lines[1]["y"] == 0  # out of the screen
+    assert ended.count == 3
+
+
+def test_a_full_file_of_episodes_is_renamed(tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "_MOST_BYTES", 20)
+    lines, others = (Lines(tmp_path / n, pytest.fail) for n in (EPISODES[0], "x.jsonl"))
+    for number in range(8):
+        for some in (lines, others):
+            some.write({"step": number})
+    lines.close()
+    others.close()
+    steps = [re.findall(r"\d", (tmp_path / name).read_text()) for name in EPISODES]
+    assert steps == [["6", "7"], ["4", "5"]]
+    # Where that cannot be, lines are lost and the run continues.
+    (tmp_path / EPISODES[1]).unlink()
+    (tmp_path / EPISODES[1]).mkdir()
+    said = []
+    lines = Lines(tmp_path / EPISODES[0], said.append)
+    assert not any(lines.write({"step": number}) for number in (8, 9))
+    lines.close()
+    assert len(said) == 1
+    assert "could not write to" in said[0]
+    with pytest.raises(OSError, match=r"1\.jsonl \(Is a directory\); move it away"):
+        Lines(tmp_path / EPISODES[1], pytest.fail)
+    assert len((tmp_path / "x.jsonl").read_text().splitlines()) == 8
+
+
+def last_episodes(folder):
+    """What a report of a run reads of its episodes."""
+    (folder / "config.json").write_text("{}")
+    return run_files.read_run(folder).episodes
+
+
+EPISODE = {
+    "step": 9, "level": "1-2", "end": "died", "end_level": "1-2", "area": 64,
+    "x": 70, "y": 79, "steps": 3,
+}  # fmt: skip
 
 
 def test_ends_of_training_episodes_by_level(tmp_path):
-    line = {"level": "1-2", "end": "died", "end_level": "1-2", "x": 70, "steps": 3}
-    lines = [line, line | {"x": 95}, line | {"end": "cleared", "x": 9}, {"steps": 3}]
-    damaged = [line | {"x": "<b>"}, {"end": 3}]
-    text = "".join(json.dumps(one) + "\n" for one in (*lines, *damaged))
-    (tmp_path / EPISODES[0]).write_text(text + '{"level": "1-')
+    ends = [{}, {"x": 95}, {"end": "cleared", "x": 9}, {"end": "a later version's"}]
+    rows = run_files.ends_by_level([EPISODE | end for end in ends])
     heads = ("level", "episodes", "cleared", "died", "stalled", "timed out")
     assert run_files.ENDS_HEADS[:-1] == heads
-    row = ("1-2", 3, "33%", "67%", "0%", "0%", "1-2 x 64: 2")
-    assert run_files.ends_by_level(tmp_path) == [row]
-    assert run_files.ends_by_level(tmp_path / "none") == []
+    assert rows == [("1-2", 4, "25%", "50%", "0%", "0%", "1-2 x 64: 3")]
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        b'{"level": "1-', b"\xff\x00{}\n\n", b"[" * 100_000, b"5", b"1" * 5_000,
+        *(
+            json.dumps(EPISODE | wrong).encode()
+            for wrong in (
+                {"x": "<b>"}, {"x": 1.5}, {"x": math.nan}, {"x": True}, {"x": -1},
+                {"x": 10**400}, {"y": math.inf}, {"area": None}, {"area": 256},
+                {"level": ["1-2"]}, {"end": {}}, {"end_level": 3}, {"step": None},
+            )
+        ),
+        json.dumps({"step": 9, "from_snapshot": False, "steps": 3}).encode(),
+    ],
+    ids=lambda line: line[:12],
+)  # fmt: skip
+def test_episodes_that_cannot_be_read_are_left_out(tmp_path, damaged):
+    later = EPISODE | {"new": [1, {"deep": None}]}
+    good = [json.dumps(line).encode() for line in (EPISODE, later)]
+    (tmp_path / EPISODES[0]).write_bytes(b"\n".join([good[0], damaged, good[1]]))
+    assert last_episodes(tmp_path) == [EPISODE, later]
+
+
+def test_the_last_episodes_of_long_runs(tmp_path, monkeypatch):
+    assert last_episodes(tmp_path) == []  # an old run
+    (tmp_path / EPISODES[0]).touch()
+    assert last_episodes(tmp_path) == []
+    for name, numbers in zip(EPISODES, ([5_000], range(5_000)), strict=True):
+        lines = [json.dumps(EPISODE | {"step": number}) for number in numbers]
+        (tmp_path / name).write_text("\n".join(lines) + "\n")
+    steps = [line["step"] for line in last_episodes(tmp_path)]
+    assert steps == list(range(3_001, 5_001))
+    (tmp_path / EPISODES[0]).unlink()
+    (tmp_path / EPISODES[0]).mkdir()  # cannot be read
+    assert len(last_episodes(tmp_path)) == 2_000
 
 
 def test_progress_is_the_growth_of_the_best_position():

@@ -1,5 +1,7 @@
 """Pictures of evaluations."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -77,7 +79,8 @@ def test_a_heat_map_has_the_worlds_of_the_game(tmp_path):
 def test_a_death_map_has_marks_where_they_belong(tmp_path):
     deaths = [Place(37, 400, 79)] * 3 + [Place(37, 1500, 0)]
     level = result("1-1", deaths=deaths, stalls=[Place(37, 1800, 500)])
-    plots.death_map(level, {37: ROOM}, tmp_path / "x.png", title="title")
+    with (tmp_path / "x.png").open("wb") as file:
+        plots.death_map(level, {37: ROOM}, file, title="title")
     picture = pixels(tmp_path / "x.png")
     # Two strips of 1,008 pixels: a pixel of the room is one of the picture.
     rows, columns = 208, 1008
@@ -91,6 +94,34 @@ def test_a_death_map_has_marks_where_they_belong(tmp_path):
     assert red[: rows + 8].sum() > red[rows + 8 :].sum() > 0  # three and one
     yellow = abs(picture - (0xFF, 0xD9, 0x2F)).sum(-1) < 12
     assert yellow[plots._TOP :].any()
+
+
+def test_maps_of_training_are_those_of_evaluations(tmp_path, monkeypatch):
+    asked = []
+
+    def room(task, level, area, rom_path):
+        asked.append((level, area, rom_path))
+        return ROOM
+
+    monkeypatch.setattr(plots, "room_picture", room)
+    line = {"step": 5, "end_level": "1-2", "end": "died", "area": 64, "x": 90, "y": 79}
+    others = {"end_level": "9-9"}, {"end_level": "1-3", "end": "timed out"}
+    ends = {}, {"area": 2, "end": "stalled"}, {"end": "cleared"}, {"x": 300}, *others
+    # A damaged file may name any rooms.
+    many = [line | {"end_level": "1-4", "area": 100 + n} for n in range(99)]
+    drawn = dict(
+        plots.draw_training(TASK, [*(line | end for end in ends), *many], "my.nes")
+    )
+    assert list(drawn) == ["deaths-1-2", "deaths-1-4"]
+    assert asked[:2] == [("1-2", 64, "my.nes"), ("1-2", 2, "my.nes")]
+    assert len(asked) == 2 + plots._MOST_ROOMS
+    (tmp_path / "x.png").write_bytes(drawn["deaths-1-2"])
+    level = result("1-2", 1, deaths=[Place(64, x, 79) for x in (90, 300)])
+    level = replace(level, episodes=4, stalls=[Place(2, 90, 79)])
+    with (tmp_path / "y.png").open("wb") as file:
+        title = "training from step 5 on"
+        plots.death_map(level, {64: ROOM, 2: ROOM}, file, title=title)
+    assert (pixels(tmp_path / "x.png") == pixels(tmp_path / "y.png")).all()
 
 
 @pytest.mark.parametrize("y", [0, 20, 79, 255, 510])

@@ -19,7 +19,15 @@ import psutil
 import pytest
 import ranks_program
 import torch
-from small_runs import CPU, change, differences, essence, make_config, read_points
+from small_runs import (
+    CPU,
+    change,
+    differences,
+    essence,
+    make_config,
+    read_episodes,
+    read_points,
+)
 from torch import distributed as dist
 from torch.distributed import HashStore
 
@@ -29,7 +37,7 @@ from trainer.machine import ranks
 from trainer.machine.ranks import ALONE, LostRankError, Ranks, Stream, seed_of
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
-from trainer.rollout.finished import FinishedEpisodes
+from trainer.rollout.finished import Ended, FinishedEpisodes
 from trainer.session import files
 from trainer.session.build import share_of
 from trainer.session.training import run_training
@@ -126,6 +134,12 @@ def test_the_resumed_run_is_the_uninterrupted_one(ran, kind):
     assert whole["steps"] >= ranks_program.PARTS[-1]
     assert len(whole["others"]) == 1
     assert differences(whole, parts) == []
+    # Those of both ranks.
+    lines, again = (
+        read_episodes(ran / kind / name / "run") for name in ("whole", "parts")
+    )
+    assert lines == again
+    assert len(lines) == whole["episodes"]["count"] > 0
 
 
 @pytest.mark.slow
@@ -230,6 +244,7 @@ def test_kills_at_random_moments_change_nothing(tmp_path, start):
     assert differences(essence(tmp_path / "whole"), essence(run_dir)) == []
     steps = [point["step"] for point in read_points(run_dir)]
     assert steps == sorted(set(steps))
+    assert read_episodes(run_dir) == read_episodes(tmp_path / "whole")
 
 
 @pytest.mark.rom
@@ -397,18 +412,24 @@ def test_each_rank_has_random_numbers_of_its_own():
 
 
 def test_episodes_are_taken_by_batches():
-    own = FinishedEpisodes(keeps_new=True)
-    episodes = [Episode(float(i), 1, 0, False, 0) for i in range(3)]
+    own = FinishedEpisodes()
+    first, second = (
+        Ended(0, Episode(float(i), 1, 0, False), {"from_snapshot": i == 1})
+        for i in range(2)
+    )
     own.begin_batch()
-    own._new[-1].append((0, episodes[0]))
+    own._new[-1].append(first)
     own.begin_batch()  # another thread collects the next one
-    own._new[-1].append((0, episodes[1]))
-    again = FinishedEpisodes(keeps_new=True)
-    again.restore(own.state())
+    own._new[-1].append(second)
+    again, new = FinishedEpisodes(), FinishedEpisodes()
+    for some in (again, new):
+        some.restore(own.state())
     for some in (own, again):
-        assert [some.take_new() for _ in range(3)] == [
-            [(0, episodes[0])], [(0, episodes[1])], []
-        ]  # fmt: skip
+        assert [some.take_new() for _ in range(3)] == [[first], [second], []]
+    new.drop_new()
+    assert new.take_new() == []
+    new.add([first, second])
+    assert list(new.recent) == [first.episode]  # not the one from a snapshot
 
 
 def test_ranks_meet_whatever_those_before_them_have_left():

@@ -7,10 +7,13 @@ import re
 from html import escape
 from html.parser import HTMLParser
 
+import numpy as np
 import pytest
 
+from mario_envpool.rom import RomError
 from trainer.config.plain import flat, save, to_dict
 from trainer.config.schema import RunConfig
+from trainer.evaluation import plots
 from trainer.machine import files
 from trainer.report import main
 from trainer.show import page
@@ -85,6 +88,12 @@ LEVEL = {
 }  # fmt: skip
 
 
+EPISODE = {
+    "step": 9, "level": "4-2", "end": "stalled", "end_level": EVIL, "area": 37,
+    "x": 33, "y": 79,
+}  # fmt: skip
+
+
 def make_run(folder, seed=1, solved=True, count=1):
     """A run of so many points; curves, of two and more, take most of a page's time."""
     (folder / "checkpoints").mkdir(parents=True)
@@ -97,8 +106,7 @@ def make_run(folder, seed=1, solved=True, count=1):
     names = ["evaluation", *(["second evaluation"] if solved else [])]
     found = [json.dumps(EVALUATION | {"name": name}) for name in names]
     (folder / "evaluations.jsonl").write_text("\n".join(found))
-    episode = {"level": "4-2", "end": "stalled", "end_level": EVIL, "x": 33}
-    (folder / "episodes.jsonl").write_text(json.dumps(episode) + '\n{"level')
+    (folder / "episodes.jsonl").write_text(json.dumps(EPISODE) + '\n{"level')
     (folder / "checkpoints" / "step-000030000.pt").write_bytes(b"x" * 100)
     (folder / "messages.txt").write_text(f"    0:01  {EVIL}\n")
     for name in ("heatmap", "deaths-4-2", "whole-game"):
@@ -180,6 +188,26 @@ def test_a_page_has_everything(page_of_a_run):
     assert len(run.points) == 31
     assert run.last["rollout/clear_rate"] == 1.0
     assert run.last["evaluation/clear_rate"] == 0.93
+
+
+def test_maps_of_training_episodes(tmp_path, monkeypatch):
+    def room(task, level, area, rom_path):
+        if rom_path:
+            raise RomError("no usable ROM")
+        return np.zeros((208, 256, 3), np.uint8)
+
+    monkeypatch.setattr(plots, "room_picture", room)
+    folder = make_run(tmp_path / "run")
+    line = EPISODE | {"end_level": "1-2", "end": "died"}
+    (folder / "episodes.jsonl").write_text(json.dumps(line))
+    map_of_level = '<img alt="deaths-1-2" src="data:image/png;base64,'
+    assert write([folder]).read_text().count(map_of_level) == 1
+    config = json.loads((folder / "config.json").read_text())
+    config["env"]["rom_path"] = "/gone/my.nes"
+    (folder / "config.json").write_text(json.dumps(config))
+    text = write([folder]).read_text()
+    assert map_of_level not in text
+    assert "Ends in training" in text
 
 
 def test_a_page_needs_no_network_and_runs_nothing(page_of_a_run):

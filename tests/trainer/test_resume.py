@@ -14,6 +14,7 @@ from small_runs import (
     differences,
     essence,
     make_config,
+    read_episodes,
     read_points,
     run_in_parts,
     threads_of_runs,
@@ -63,6 +64,11 @@ def test_the_resumed_run_is_the_uninterrupted_one(tmp_path, pools, options, caps
     expected = essence(whole.run_dir)
     assert expected["steps"] >= 600
     assert differences(expected, essence(parts.run_dir)) == []
+    lines, again = (read_episodes(config.run_dir) for config in (whole, parts))
+    assert lines == again
+    # With a lag, those of the last batches would follow.
+    assert 0 < len(lines) <= expected["episodes"]["count"]
+    assert options.get("lag") or len(lines) == expected["episodes"]["count"]
     assert "new episodes" not in capsys.readouterr().out
     assert threads_of_runs() == []
 

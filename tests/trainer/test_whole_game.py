@@ -341,7 +341,9 @@ def test_the_command(tmp_path, capsys):
     out = capsys.readouterr().out
     assert "released:one: one network" in out
     assert max(map(len, out.splitlines()[2:-1])) <= 80
-    assert out.endswith(f"wrote whole-game.json to {tmp_path}, and 1 picture\n")
+    names = "whole-game.json and whole-game-episodes.jsonl"
+    assert out.endswith(f"wrote {names} to {tmp_path}, and 1 picture\n")
+    assert len((tmp_path / "whole-game-episodes.jsonl").read_text().splitlines()) == 4
     table = json.loads((tmp_path / "whole-game.json").read_text())
     assert (table["policies"], table["cut_waits"]) == (1, False)
     sampled, greedy = table["results"]
@@ -417,6 +419,19 @@ def test_another_game_is_played_on_its_rom(tmp_path, capsys):
     table = json.loads((tmp_path / "table.json").read_text())
     assert table["task"] == "SuperMarioBros2-v0"
     assert table["levels"] == list(all_levels("SuperMarioBros2-v0"))
+    text = (tmp_path / "table-episodes.jsonl").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    for result in table["results"]:
+        some = [
+            line
+            for line in lines
+            if (line["level"], line["argmax"]) == (result["level"], result["argmax"])
+        ]
+        assert [line["steps"] for line in some] == result["episode_steps"]
+        for end, places in (("died", result["deaths"]), ("stalled", result["stalls"])):
+            ended = [line for line in some if line["end"] == end]
+            assert sorted([x["area"], x["x"], x["y"]] for x in ended) == places
+    assert {line["step"] for line in lines} == {table["trained_steps"]}
     # The first step of 1-1 differs: another ROM.
     both = [
         evaluate_checkpoint(

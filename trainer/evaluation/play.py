@@ -89,13 +89,14 @@ def play(
     generator: torch.Generator | None,
     groups: int = 1,
     game: Sequence[str] = (),
-    tell: Callable[[int], None] | None = None,
+    tell: Callable[[list[dict[str, Any]]], None] | None = None,
     on_rows: Callable[[StepColumns], None] | None = None,
 ) -> list[Played]:
     """Plays `num_episodes` episodes, divided evenly among the environments.
 
     An environment stops when it has played its share. The weights must not change
-    meanwhile. `on_rows` is called with the rows of each recv.
+    meanwhile. `tell` is called with the lines of episodes that have just ended
+    (`StepColumns.line`), `on_rows` with the rows of each recv.
     """
     num_envs = len(pool.all_env_ids)
     left = np.full(num_envs, num_episodes // num_envs)
@@ -127,7 +128,7 @@ def play(
                 }
                 played.append(Played(int(env_id[row]), episode, last))
             if columns.finished and tell is not None:
-                tell(len(columns.finished))
+                tell([columns.line(*ended) for ended in columns.finished])
             left[env_id[columns.done]] -= 1
             going = np.flatnonzero(left[env_id] > 0)
             for rows in np.array_split(going, parts):

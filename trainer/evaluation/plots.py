@@ -9,11 +9,12 @@ The pictures are drawn on demand from the user's ROM and never stored.
 
 from __future__ import annotations
 
+import io
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +38,8 @@ _DPI = 100
 # The largest width of a strip of a room, and margins around the strips, in pixels.
 _STRIP, _LEFT, _RIGHT, _TOP, _GAP = 1408, 24, 24, 76, 40
 _TILE = 16
+# Most rooms of a level in a map.
+_MOST_ROOMS = 8
 # Ends in the same square of this many pixels share a mark.
 _NEAR = 24
 # Offset from info's x_pos and y_pos (255 - y is the row of the screen) to the middle of
@@ -79,17 +82,50 @@ def draw(
         rooms = _rooms(about["task"], result, about.get("rom_path", ""))
         if rooms:
             path = folder / f"deaths-{result.level}.png"
-            death_map(result, rooms, path, title=title)
+            with replacing(path) as file:
+                death_map(result, rooms, file, title=title)
             yield path
 
 
+class Ends(NamedTuple):
+    """What a map shows of a level, as in `LevelResult`."""
+
+    level: str
+    episodes: int
+    clears: int
+    deaths: list[Place]
+    stalls: list[Place]
+
+
+def draw_training(
+    task: str, lines: Sequence[Mapping[str, Any]], rom_path: str
+) -> Iterator[tuple[str, bytes]]:
+    """Draws where training episodes ended: deaths-1-1 and so on, with their PNGs.
+
+    `lines` are those of episodes.jsonl, without damaged ones. Episodes count in the
+    level in which they ended.
+    """
+    for level in all_levels(task):
+        here = [line for line in lines if line["end_level"] == level]
+        places: dict[str, list[Place]] = defaultdict(list)
+        for line in here:
+            places[line["end"]].append(Place(line["area"], line["x"], line["y"]))
+        clears, (died, stalled) = len(places["cleared"]), map(places.get, _STYLES)
+        ends = Ends(level, len(here), clears, died or [], stalled or [])
+        if rooms := _rooms(task, ends, rom_path):
+            title = f"training from step {here[0]['step']:,} on"
+            picture = io.BytesIO()
+            death_map(ends, rooms, picture, title=title)
+            yield f"deaths-{level}", picture.getvalue()
+
+
 def _rooms(
-    task: str, result: LevelResult, rom_path: str
+    task: str, result: LevelResult | Ends, rom_path: str
 ) -> dict[int, npt.NDArray[np.uint8]]:
     """Pictures of the rooms in which episodes ended, the room with most ends first."""
-    ends = [place.area for place in (*result.deaths, *result.stalls)]
+    ends = Counter(place.area for place in (*result.deaths, *result.stalls))
     rooms = {}
-    for area in sorted(set(ends), key=ends.count, reverse=True):
+    for area, _ in ends.most_common(_MOST_ROOMS):
         try:
             rooms[area] = room_picture(task, result.level, area, rom_path)
         except RuntimeError as error:
@@ -179,9 +215,9 @@ def _write_cell(
 
 
 def death_map(
-    result: LevelResult,
+    result: LevelResult | Ends,
     rooms: Mapping[int, npt.NDArray[np.uint8]],
-    path: Path,
+    file: IO[bytes],
     *,
     title: str,
 ) -> None:
@@ -229,8 +265,7 @@ def death_map(
         axes.scatter([], [], s=70, label=f"{end} here (how many)", **style)
     corner = (0, 1 - 28 / high)
     figure.legend(loc="upper left", bbox_to_anchor=corner, ncols=2, frameon=False)
-    with replacing(path) as file:
-        figure.savefig(file)
+    figure.savefig(file)
 
 
 # The edge of a mark has the colour of its number.

@@ -48,7 +48,7 @@ from trainer.models.level_policies import (
     LevelPolicies,
     load_level_policies,
 )
-from trainer.models.policy import load_policy, playing_device
+from trainer.models.policy import Policy, load_policy, playing_device
 from trainer.rollout.episodes import StepColumns
 
 # Most environments that play at the same time, unless there are more levels.
@@ -74,7 +74,7 @@ class Protocol:
         argmax: greedy instead of sampled actions.
         stall_steps: steps without a new best position that end an episode; 0: no limit.
         stream: number of the evaluation with this seed (`first_seed`).
-        on_episodes: called with the number of episodes that have just ended.
+        on_episodes: called with lines of episodes.jsonl for those that have just ended.
     """
 
     device: torch.device
@@ -86,7 +86,7 @@ class Protocol:
     argmax: bool = False
     stall_steps: int = option(STALL_STEPS, between=(0, _NO_LIMIT))
     stream: int = 0
-    on_episodes: Callable[[int], None] | None = None
+    on_episodes: Callable[[list[dict[str, Any]]], None] | None = None
 
     def check(self, env: EnvConfig) -> None:
         """Raises ValueError if a field is out of range or does not fit the task."""
@@ -242,6 +242,11 @@ def _play(
         repeat_action_probability=protocol.repeat_action_probability,
         **limits,
     )
+    tell = protocol.on_episodes
+    how = {
+        "argmax": protocol.argmax,
+        "repeat_action_probability": protocol.repeat_action_probability,
+    }
     seed, device = first_seed(protocol.seed, protocol.stream), protocol.device
     generator = torch.Generator(device).manual_seed(seed)
     with closing(make_pool(env, seed, **options)) as pool:
@@ -254,7 +259,7 @@ def _play(
             generator=None if protocol.argmax else generator,
             groups=2 if is_native(env.task) else 1,
             game=() if "stages" in options else game_levels(env.task),
-            tell=protocol.on_episodes,
+            tell=tell and (lambda lines: tell([how | line for line in lines])),
             on_rows=on_rows,
         )
 
@@ -303,18 +308,18 @@ def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
 
 
 def _protocols(
-    device: torch.device,
-    dtype: torch.dtype | None,
-    chances: Sequence[float],
-    argmax: bool,
-    **options: Any,
+    policy: Policy, chances: Sequence[float], argmax: bool, **options: Any
 ) -> list[Protocol]:
     """Sampled, then greedy actions, for each probability of sticky actions."""
     if not chances:
         raise ValueError("repeat_action_probability needs at least one value, got none")
     return [
         Protocol(
-            device, dtype, repeat_action_probability=chance, argmax=greedy, **options
+            policy.device,
+            policy.dtype,
+            repeat_action_probability=chance,
+            argmax=greedy,
+            **options,
         )
         for chance in dict.fromkeys(chances)
         for greedy in (False, True)[: 1 + argmax]
@@ -345,16 +350,17 @@ def _about(
     return about
 
 
-class _Count:
-    """Adds up the episodes that have ended, for a progress bar."""
+class _Ended:
+    """Keeps the lines of episodes that have ended; counts them for a progress bar."""
 
-    def __init__(self, tell: Callable[[int, int], None] | None) -> None:
-        self._tell, self._done, self.total = tell, 0, 0
+    def __init__(self, steps: int, tell: Callable[[int, int], None] | None) -> None:
+        self._steps, self._tell, self.total = steps, tell, 0
+        self.lines: list[dict[str, Any]] = []
 
-    def __call__(self, ended: int) -> None:
-        self._done += ended
+    def __call__(self, lines: list[dict[str, Any]]) -> None:
+        self.lines += [{"step": self._steps} | line for line in lines]
         if self._tell is not None:
-            self._tell(self._done, self.total)
+            self._tell(len(self.lines), self.total)
 
 
 def evaluate_checkpoint(
@@ -417,19 +423,14 @@ def evaluate_checkpoint(
         if levels
         else levels_of(env.levels, env.test_levels, env.task)
     )
-    count = _Count(on_progress)
+    ended = _Ended(policy.steps, on_progress)
     protocols = _protocols(
-        policy.device,
-        policy.dtype,
-        repeat_action_probability,
-        argmax,
-        on_episodes=count,
-        **options,
+        policy, repeat_action_probability, argmax, on_episodes=ended, **options
     )
     for protocol in protocols:
         protocol.check(env)
     shares = sum(protocol.share(len(played)) for protocol in protocols)
-    count.total = max(1, len(played)) * shares
+    ended.total = max(1, len(played)) * shares
     about = _about(path, env, protocols[0], policy.steps, policy.averaged)
     if played:
         about["levels"] = list(played)
@@ -441,7 +442,7 @@ def evaluate_checkpoint(
             rows.append(result)
         else:
             results += result
-    return Evaluation(about, results, rows)
+    return Evaluation(about, results, rows, ended.lines)
 
 
 def evaluate_whole_game(
@@ -480,20 +481,19 @@ def evaluate_whole_game(
     policies = load_level_policies(path, playing_device(device), ema=ema, model=model)
     env = replace(policies.env, rng_frames_max=_rng_frames(rng_frames_max or 0))
     policies = policies._replace(env=env)
-    count = _Count(on_progress)
+    ended = _Ended(policies.steps, on_progress)
     one = policies.policies[0]
     protocols = _protocols(
-        one.device,
-        one.dtype,
+        one,
         repeat_action_probability,
         argmax,
-        on_episodes=count,
+        on_episodes=ended,
         **{"stall_steps": PAUSED_FRAMES // policies.env.frame_skip} | options,
     )
     for protocol in protocols:
         protocol.check(policies.env)
-    count.total = sum(protocol.share(len(policies.levels)) for protocol in protocols)
+    ended.total = sum(protocol.share(len(policies.levels)) for protocol in protocols)
     about = _about(path, policies.env, protocols[0], policies.steps, one.averaged)
     about |= {"policies": len(policies.policies)} | POOL_OPTIONS
     results = [evaluate_game(policies, protocol) for protocol in protocols]
-    return GameEvaluation(about, results)
+    return GameEvaluation(about, results, ended.lines)

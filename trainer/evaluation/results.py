@@ -207,11 +207,13 @@ class Evaluation(NamedTuple):
         levels: results by level; for each probability of sticky actions first with
             sampled actions, then with greedy actions.
         rows: results of `evaluate_policy`, for tasks without levels.
+        episodes: lines as in a run's episodes.jsonl, in the order of their ends.
     """
 
     about: dict[str, Any]
     levels: list[LevelResult]
     rows: list[dict[str, Any]]
+    episodes: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: the content of table.json, which others may see."""

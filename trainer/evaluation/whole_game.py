@@ -100,10 +100,12 @@ class GameEvaluation(NamedTuple):
         about: what was played: policies, steps of their training, and options.
         results: for each probability of sticky actions first with sampled actions, then
             with greedy actions.
+        episodes: lines of attempts, see `Evaluation`.
     """
 
     about: dict[str, Any]
     results: list[GameResult]
+    episodes: list[dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain JSON types: the content of whole-game.json, which others may see."""

@@ -74,26 +74,46 @@ def copy(source: Path, path: Path) -> None:
 
 # The newest episodes of a run, and those before them.
 EPISODES = ("episodes.jsonl", "episodes.1.jsonl")
+_MOST_BYTES = 100_000_000  # of a file of episodes
+
+
+def json_line(row: Mapping[str, Any]) -> bytes:
+    """A row as a line of JSON; numbers that are not finite become null."""
+    # Python writes NaN as a bare word, which is not valid JSON.
+    plain = {
+        k: None if isinstance(v, float) and not math.isfinite(v) else v
+        for k, v in row.items()
+    }
+    return (json.dumps(plain) + "\n").encode()
 
 
 class Lines:
-    """A file of JSON objects, one per line; a full disk loses lines but no run."""
+    """A file of JSON objects, one per line; a full disk loses lines but no run.
+
+    A file of `EPISODES` that is full is renamed, and replaces the one before it.
+    """
 
     def __init__(self, path: Path, log: Callable[[str], None]) -> None:
         self._path, self._log = path, log
-        self._file = path.open("ab", buffering=0)
+        try:
+            self._file = path.open("ab", buffering=0)
+        except OSError as error:
+            raise OSError(
+                f"cannot write to {path} ({error.strerror}); move it away, or choose "
+                "another folder"
+            ) from error
         self._lost = 0
 
     def write(self, row: Mapping[str, Any]) -> bool:
         """Appends a whole line or nothing; returns whether the line is written."""
-        # Python writes NaN as a bare word, which is not valid JSON.
-        plain = {
-            k: None if isinstance(v, float) and not math.isfinite(v) else v
-            for k, v in row.items()
-        }
-        line = (json.dumps(plain) + "\n").encode()
+        line = json_line(row)
         end = self._file.seek(0, os.SEEK_END)
         try:
+            if self._path.name == EPISODES[0] and end > _MOST_BYTES:
+                self._path.replace(self._path.with_name(EPISODES[1]))
+                old, self._file = self._file, self._path.open("ab", buffering=0)
+                old.close()
+                end = 0
             if self._file.write(line) < len(line):
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         except OSError as error:
@@ -128,13 +148,15 @@ def drop_after(run_dir: Path, step: int) -> int:
         path = run_dir / name
         if not path.is_file():
             continue
-        # Bytes, because the file may contain anything after a power cut.
-        lines = path.read_bytes().splitlines(keepends=True)
-        kept = [line for line in lines if _step_in(line, key) <= step]
-        if kept != lines:
-            with replacing(path) as file:
-                file.write(b"".join(kept))
-            dropped += len(lines) - len(kept)
+        # Bytes, because the file may contain anything after a power cut. Line by line,
+        # because it may be large.
+        with path.open("rb") as lines:
+            lost = sum(_step_in(line, key) > step for line in lines)
+            if lost:
+                lines.seek(0)
+                with replacing(path) as file:
+                    file.writelines(x for x in lines if _step_in(x, key) <= step)
+        dropped += lost
     return dropped
 
 
@@ -142,5 +164,5 @@ def _step_in(line: bytes, key: str) -> float:
     """The step of a row; infinite if the row is damaged or incomplete."""
     try:
         return float(json.loads(line)[key]) if line.endswith(b"\n") else math.inf
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return math.inf

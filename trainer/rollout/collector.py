@@ -29,7 +29,7 @@ from trainer.machine.timings import Timings
 from trainer.models import NativeNetwork, PolicyModel, PolicyOutput
 from trainer.rollout.arrays import Index, IntArray, native, together
 from trainer.rollout.episodes import BoolArray, FloatArray, OpenEpisodes
-from trainer.rollout.finished import EpisodeLog, FinishedEpisodes
+from trainer.rollout.finished import FinishedEpisodes
 from trainer.rollout.store import Rollouts, Rows, decided, decisions
 
 
@@ -184,7 +184,8 @@ class Collector:
         ranks: int = 1,  # processes that collect the same amount; `steps` counts all
     ) -> None:
         self.steps = 0
-        self._waiting_since = math.inf
+        # The part that the step of a group is in, and since when.
+        self._busy: tuple[str, float] = ("collector", math.inf)
         self._ranks = ranks
         self._pool = pool
         self._rollouts = rollouts
@@ -193,7 +194,6 @@ class Collector:
         self._episodes, self._finished = episodes, finished
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
-        self.episode_log: EpisodeLog | None = None
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         state_size = rollouts.state.shape[1]
@@ -217,6 +217,7 @@ class Collector:
         """
         if self.all_wait:
             return
+        self._finished.drop_new()
         self._set_starts()
         if self._asynchronous:
             self._pool.async_reset()
@@ -242,6 +243,7 @@ class Collector:
         if self._asynchronous or self.all_wait:
             self._set_starts()
         while completed < unrolls and goes_on():
+            self._busy = "collector", time.monotonic()
             if len(self._pending) == len(self._groups):
                 self._decide_pending(actor())
             received, weights = self._receive(), actor()
@@ -257,6 +259,7 @@ class Collector:
                 rows = self._store_env(received)
                 completed += rows.closed
                 self._store_decision(received, rows, output)
+            self._busy = "collector", math.inf
 
     def _set_starts(self) -> None:
         """Sets where the next episodes begin."""
@@ -280,17 +283,15 @@ class Collector:
 
     def _receive(self) -> _Received:
         """Waits for a group and copies its rows to the device."""
-        self._waiting_since = time.monotonic()
+        self._busy = "pool", time.monotonic()
         with self._timings("wait"):
             obs, reward, terminated, truncated, info = self._pool.recv()
-        self._waiting_since = math.inf
+        self._busy = "collector", time.monotonic()
         columns = self._episodes.observe(reward, terminated, truncated, info)
         self._finished.observe(columns)
         # Rows that begin episodes result from resets, not from actions.
         begun = int(np.count_nonzero(columns.is_first))
         self.steps += self._ranks * (len(columns.is_first) - begun)
-        if self.episode_log is not None:
-            self.episode_log.observe(columns, info, self.steps)
         if self._recorder is not None:
             self._recorder.observe(columns, self.steps)
         with self._timings("copy"):
@@ -362,12 +363,14 @@ class Collector:
                 native(self._state)[received.envs] = native(output.state)
             self._rollouts.write_policy(rows, output.records)
 
-    def waiting_s(self) -> float:
-        """Seconds that the collector has been waiting for environments; 0 if it is not.
+    def busy_s(self) -> tuple[str, float]:
+        """What the step of a group is in, "pool" or "collector", and for how long.
 
-        Any thread may call this.
+        In seconds; 0 between steps, where the collector may wait for the learner. Any
+        thread may call this.
         """
-        return max(0.0, time.monotonic() - self._waiting_since)
+        part, since = self._busy
+        return part, max(0.0, time.monotonic() - since)
 
     def statistics(self) -> dict[str, float]:
         """Statistics of the open episodes, see `OpenEpisodes.statistics`."""

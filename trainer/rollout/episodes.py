@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from mario_envpool import END_REASONS
-from trainer.config.tasks import LevelPlaces, level_numbers, x_in_room
+from trainer.config.tasks import LevelPlaces, level_name, level_numbers, x_in_room
 from trainer.rollout.arrays import IntArray, span
 
 BoolArray = npt.NDArray[np.bool_]
@@ -68,9 +68,10 @@ def end_of(last: Mapping[str, int]) -> str:
 
 def place_of(last: Mapping[str, int]) -> Place:
     """Where an episode ended, by fields of its last info."""
-    y = last["y_pos"]
+    x, y = last["x_pos"], last["y_pos"]
     fell = _FELL <= y <= 255  # above 255 is over the top of the screen
-    return Place(last["area_pointer"], last["x_pos"], 0 if fell else y)
+    # See `x_in_room`.
+    return Place(last["area_pointer"], x if x < 0x8000 else 0, 0 if fell else y)
 
 
 class StepColumns(NamedTuple):
@@ -105,6 +106,30 @@ class StepColumns(NamedTuple):
     room_best_x: IntArray  # best position of the episode in this room
     growth: IntArray  # pixels by which the step raised the episode's best position
     ended: Sequence[tuple[int, Episode]]  # rows that ended an episode, and that episode
+    info: Mapping[str, Any]  # what the pool returned
+
+    def line(self, row: int, episode: Episode) -> dict[str, Any]:
+        """What episodes.jsonl says of an episode that a row ended.
+
+        In all tasks whether it began `from_snapshot`, its `steps` and `return`. In
+        tasks of Mario the `level` in which it began, its `best_x`, how it ended
+        (`end_of`), and where: `end_level`, `area`, `x`, `y` (`Place`).
+        """
+        line: dict[str, Any] = {
+            "from_snapshot": bool(self.from_snapshot[row]),
+            "steps": episode.steps,
+            "return": round(episode.total_reward, 4),
+        }
+        if "end_reason" in self.info:
+            last = {name: int(self.info[name][row]) for name in END_FIELDS}
+            line |= {
+                "level": level_name(int(self.first_level[row])),
+                "best_x": episode.best_x,
+                "end": end_of(last),
+                "end_level": level_name(int(self.level[row])),
+                **place_of(last)._asdict(),
+            }
+        return line
 
     @property
     def finished(self) -> Sequence[tuple[int, Episode]]:
@@ -233,6 +258,7 @@ class OpenEpisodes:
                 room_best_x=room_best_x,
                 growth=growth,
                 ended=self._ended(env_id, done, cleared),
+                info=info,
             )
 
     def _begin(

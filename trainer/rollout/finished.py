@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from trainer.config.tasks import level_name, level_number
-from trainer.machine.files import EPISODES, Lines
-from trainer.rollout.episodes import END_FIELDS, Episode, StepColumns, end_of, place_of
+from trainer.rollout.episodes import Episode, StepColumns
 
-_MOST_BYTES = 100_000_000  # of the newest file of episodes
+
+class Ended(NamedTuple):
+    """An episode that ended."""
+
+    level: int  # number of the level in which it began; 0: the task has no levels
+    episode: Episode
+    line: dict[str, Any]  # see `StepColumns.line`
 
 
 class FinishedEpisodes:
     """Keeps the last episodes of the run and of each level, and counts all episodes.
 
-    Episodes that did not begin at the start of a level are left out
-    (`StepColumns.finished`). One thread may observe while another reads.
+    Episodes from snapshots are in no rate and no mean. One thread may observe while
+    another reads. `take_new` must be called once for each batch.
     """
 
     def __init__(
@@ -30,7 +34,6 @@ class FinishedEpisodes:
         *,
         levels: Sequence[str] = (),  # two or more have a clear rate each
         whole_game: bool = False,  # an episode goes through several levels
-        keeps_new: bool = False,  # `take_new` is called, once for each batch
     ) -> None:
         self.whole_game = whole_game
         self.window = window
@@ -42,30 +45,28 @@ class FinishedEpisodes:
         self.recent = self._last()
         # The last episodes, by the number of the level in which they began.
         self._levels: dict[int, deque[Episode]] = {}
-        self._keeps_new = keeps_new
         # The episodes of each collected batch that `take_new` has not returned yet.
-        self._new: deque[list[tuple[int, Episode]]] = deque()
+        self._new: deque[list[Ended]] = deque()
         self._lock = threading.Lock()
 
     def observe(self, columns: StepColumns) -> None:
         """Adds the episodes that the rows of one recv ended."""
-        if columns.finished:  # rare
+        if columns.ended:  # rare
             with self._lock:
-                for row, episode in columns.finished:
+                self._new = self._new or deque([[]])
+                for row, episode in columns.ended:
                     level = 0 if self.whole_game else int(columns.first_level[row])
-                    self._add(level, episode)
-                    if self._keeps_new:
-                        self._new = self._new or deque([[]])
-                        self._new[-1].append((level, episode))
+                    ended = Ended(level, episode, columns.line(row, episode))
+                    self._add(ended)
+                    self._new[-1].append(ended)
 
     def begin_batch(self) -> None:
         """Begins a batch: the rows that follow belong to it."""
-        if self._keeps_new:
-            with self._lock:
-                self._new.append([])
+        with self._lock:
+            self._new.append([])
 
-    def take_new(self) -> list[tuple[int, Episode]]:
-        """The episodes that ended in the next batch, for `add`.
+    def take_new(self) -> list[Ended]:
+        """The episodes that ended in the next batch, for `add` and episodes.jsonl.
 
         Episodes of later batches are left out: another thread may already be
         collecting such a batch, and the result must not depend on its progress.
@@ -73,14 +74,25 @@ class FinishedEpisodes:
         with self._lock:
             return self._new.popleft() if self._new else []
 
-    def add(self, new: Sequence[tuple[int, Episode]]) -> None:
+    def drop_new(self) -> None:
+        """Drops what `take_new` would return: these batches are collected again."""
+        with self._lock:
+            self._new.clear()
+
+    def add(self, new: Sequence[Ended]) -> None:
         """Adds episodes that another `FinishedEpisodes` has observed."""
         with self._lock:
-            for level, episode in new:
-                self._add(level, episode)
+            for ended in new:
+                self._add(ended)
 
-    def _add(self, level: int, episode: Episode) -> None:
-        """Adds an episode that began in a level; 0: the task has no levels."""
+    def _add(self, ended: Ended) -> None:
+        """Adds an episode, unless it began from a snapshot.
+
+        A clear may take such an episode a few steps.
+        """
+        if ended.line["from_snapshot"]:
+            return
+        level, episode, _ = ended
         self.count += 1
         self.best_x = max(self.best_x, episode.best_x)
         if episode.cleared:
@@ -102,7 +114,7 @@ class FinishedEpisodes:
                 "best_x": self.best_x,
                 "recent": list(map(list, self.recent)),
                 "levels": {k: list(map(list, v)) for k, v in self._levels.items()},
-                "new": [[[k, list(episode)] for k, episode in b] for b in self._new],
+                "ended": [[[k, list(e), line] for k, e, line in b] for b in self._new],
             }
 
     def restore(self, state: dict[str, Any]) -> None:
@@ -112,8 +124,10 @@ class FinishedEpisodes:
             self._first_clears = dict(state["first_clears"])
             self.recent = self._last(state["recent"])
             self._levels = {k: self._last(v) for k, v in state["levels"].items()}
-            batches = state.get("new", [])  # older checkpoints lack this field
-            self._new = deque([(k, Episode(*e)) for k, e in b] for b in batches)
+            batches = state.get("ended", [])  # older checkpoints lack this field
+            self._new = deque(
+                [Ended(k, Episode(*e), line) for k, e, line in b] for b in batches
+            )
 
     def cleared_levels(self) -> list[str]:
         """Levels in the order of their first clears; "" for a task without levels."""
@@ -203,44 +217,3 @@ class FinishedEpisodes:
 def _mean(episodes: Sequence[Episode]) -> Episode:
     """The mean of each field."""
     return Episode(*np.mean(episodes, axis=0).tolist())
-
-
-class EpisodeLog:
-    """episodes.jsonl: every episode that ended; the newest 100 to 200 MB of lines.
-
-    A line has the `step` of the run, the `level` and whether the episode began
-    `from_snapshot`, its `steps`, `return` and `best_x`, and for levels its `end`
-    (`end_of`) and where that was: `end_level`, `area`, `x`, `y` (`Place`).
-    """
-
-    def __init__(self, run_dir: Path, log: Callable[[str], None]) -> None:
-        self._path, self._log = run_dir / EPISODES[0], log
-        self._lines = Lines(self._path, log)
-
-    def observe(self, columns: StepColumns, info: Mapping[str, Any], step: int) -> None:
-        """Writes the episodes that the rows of one recv ended."""
-        for row, episode in columns.ended:
-            line: dict[str, Any] = {
-                "step": step,
-                "from_snapshot": bool(columns.from_snapshot[row]),
-                "steps": episode.steps,
-                "return": round(episode.total_reward, 4),
-            }
-            if "end_reason" in info:
-                last = {name: int(info[name][row]) for name in END_FIELDS}
-                line |= {
-                    "level": level_name(int(columns.first_level[row])),
-                    "best_x": episode.best_x,
-                    "end": end_of(last),
-                    "end_level": level_name(int(columns.level[row])),
-                    **place_of(last)._asdict(),
-                }
-            self._lines.write(line)
-        if columns.ended and self._path.stat().st_size > _MOST_BYTES:
-            self._lines.close()
-            self._path.replace(self._path.with_name(EPISODES[1]))
-            self._lines = Lines(self._path, self._log)
-
-    def close(self) -> None:
-        """Closes the file."""
-        self._lines.close()

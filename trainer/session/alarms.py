@@ -36,9 +36,10 @@ _LEAST_LEFT = 0.05
 # Free bytes that the disk needs in addition to two more checkpoints.
 _DISK_BYTES = 1 << 30
 
-# A pool without a batch for this long is stalled: a step takes a millisecond.
+# A step of a group of environments takes milliseconds; after this long the pool, or the
+# collector, is stalled.
 _STALL_S = 120.0
-#: File in the run folder: the stacks of all threads when a pool stalled.
+#: File in the run folder: the stacks of all threads when a pool or collector stalled.
 STACKS = "stacks.txt"
 
 
@@ -88,13 +89,13 @@ class Alarms:
         run_dir: Path,
         display: Display,
         *,
-        waiting_s: Callable[[], float],
+        busy_s: Callable[[], tuple[str, float]],
         busy: Callable[[], Sequence[int]] = tuple,
         replaced: Callable[[], Sequence[str]] = tuple,
         notifier: Notifier | None = None,
     ) -> None:
         self._run_dir, self._display, self._notifier = run_dir, display, notifier
-        self._waiting_s, self._busy, self._replaced = waiting_s, busy, replaced
+        self._busy_s, self._busy, self._replaced = busy_s, busy, replaced
         self._lock = threading.Lock()
         self._active: dict[str, str] = {}
         self._growth = {"host": Growth(), "gpu": Growth()}
@@ -185,20 +186,23 @@ class Alarms:
         self._num_replaced = len(errors)
 
     def _watch(self) -> None:
-        """The thread, which runs even while the pool stalls the training loop."""
+        """The thread, which runs even while the training loop is stalled."""
+        was = ""
         while not self._stop.wait(min(1.0, _STALL_S / 4)):
-            seconds, text = self._waiting_s(), ""
+            part, seconds = self._busy_s()
+            name, text = f"stalled {part}", ""
             if seconds > _STALL_S:
                 text = f"no batch for {format_seconds(seconds)}"
                 if busy := self._busy():
                     text += f", environments {', '.join(map(str, busy))} are in a step"
                 text += f"; {STACKS} has what each thread does; if this lasts, end the "
                 text += "run and continue with --resume"
-                if "stalled pool" not in self._active:
+                if name != was:
                     self._write_stacks()
-            elif "stalled pool" not in self._active:
-                continue
-            self.set("stalled pool", text)
+                self.set(name, text)
+            if was and not (text and name == was):
+                self.set(was, "")
+            was = name if text else ""
 
     def _write_stacks(self) -> None:
         """Writes the stacks of all threads to the run folder."""

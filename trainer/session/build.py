@@ -84,7 +84,7 @@ class Run:
         graphs: whether acting and the gradient step are recorded as CUDA graphs.
         action_generator: draws the actions, on the device.
         ways: demonstrations that the run learns from.
-        checkpoints: on rank 0, as are `writer` and `evaluations`.
+        checkpoints: on rank 0, as are `writer`, `evaluations` and `episode_lines`.
         pipeline: exists after `start`, as does `started`.
         started: in seconds of time.perf_counter.
     """
@@ -93,6 +93,7 @@ class Run:
     checkpoints: Checkpoints
     writer: MetricsWriter
     evaluations: Lines
+    episode_lines: Lines
     alarms: Alarms
     pipeline: Pipeline
     started: float
@@ -250,7 +251,6 @@ class Run:
                 max(_LEAST_WINDOW, self.episodes.window // size),
                 levels=levels,
                 whole_game=whole_game,
-                keeps_new=True,
             )
 
     @property

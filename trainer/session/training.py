@@ -22,13 +22,12 @@ from trainer.envs.pool import busy_envs, replacements
 from trainer.machine.cpu import startup_objects_frozen
 from trainer.machine.cuda import own_stream
 from trainer.machine.device import describe
-from trainer.machine.files import Lines, drop_after, same_folder
+from trainer.machine.files import EPISODES, Lines, drop_after, same_folder
 from trainer.machine.monitor import mark, profiler
 from trainer.machine.process import Interrupted, on_signal
 from trainer.machine.ranks import ALONE, FirstRankError, LostRankError, Ranks
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.rollout.finished import EpisodeLog
 from trainer.rollout.store import Batch
 from trainer.session import files
 from trainer.session.alarms import Alarms
@@ -78,7 +77,7 @@ def _open(run: Run) -> None:
             Alarms(
                 run.run_dir,
                 run.display,
-                waiting_s=run.collector.waiting_s,
+                busy_s=run.collector.busy_s,
                 busy=lambda: busy_envs(run.pool),
                 replaced=lambda: replacements(run.pool),
                 notifier=run.notifier,
@@ -132,7 +131,7 @@ def _open_files(run: Run) -> None:
         )
     )
     run.evaluations = run.owns(Lines(run.run_dir / "evaluations.jsonl", log))
-    run.collector.episode_log = run.owns(EpisodeLog(run.run_dir, log))
+    run.episode_lines = run.owns(Lines(run.run_dir / EPISODES[0], log))
     if run.filmer is not None:
         run.filmer.open(run.run_dir / "videos")
         run.owns(run.filmer)
@@ -305,8 +304,11 @@ def update(run: Run) -> Batch:
 def _gather(run: Run, signalled: int) -> int:
     """Collects on rank 0 the new episodes of all ranks, and the first signal."""
     first_signal = 0
-    for episodes, number in run.ranks.gather((run.own_episodes.take_new(), signalled)):
-        run.episodes.add(episodes)
+    for new, number in run.ranks.gather((run.own_episodes.take_new(), signalled)):
+        if run.episodes is not run.own_episodes:
+            run.episodes.add(new)
+        for ended in new:
+            run.episode_lines.write({"step": run.progress.steps} | ended.line)
         first_signal = first_signal or number
     return first_signal
 

@@ -21,8 +21,9 @@ from trainer.config.plain import flat, to_dict
 from trainer.config.schema import RunConfig
 from trainer.machine.files import write_text
 from trainer.machine.timings import format_seconds
+from trainer.show import run_files
 from trainer.show.metrics import METRICS, Metric, in_panel, level_rates
-from trainer.show.run_files import ENDS_HEADS, RunFiles, ends_by_level, read_run
+from trainer.show.run_files import RunFiles, read_run
 
 # Most bytes of pictures and videos in a page, and of one; further files are linked.
 MAX_EMBEDDED = 64 * 2**20
@@ -245,9 +246,8 @@ def _axes(share: bool, height: float = 2.3) -> Any:
     return axes
 
 
-def _short(value: float, position: float) -> str:
+def _short(value: float, _: float) -> str:
     """A number on an axis: 1.5k, 2M."""
-    del position
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= size:
             return f"{value / size:g}{letter}"
@@ -475,19 +475,19 @@ def write(folders: Sequence[Path], output: Path | None = None) -> Path:
     else:
         page = output or run.folder / "report.html"
         title, head, media = run.what, _headline(run), _Media(page)
-        pictures = sorted((run.folder / "evaluation").glob("*.png"))
-        deaths = [path for path in pictures if path.stem.startswith("deaths")]
-        games = [path for path in pictures if path.stem == "whole-game"]
-        maps = [path for path in pictures if path not in (*deaths, *games)]
+        evaluated = (run.folder / "evaluation").glob
+        ends = table(run_files.ENDS_HEADS, run_files.ends_by_level(run.episodes))
+        for name, source in run_files.training_maps(run):
+            ends += f'<figure><img alt="{name}" src="{source}"></figure>'
         videos = [p for p in sorted(run.folder.glob("videos/*")) if p.suffix in _KINDS]
         sections |= {
             "Levels in training": _levels_trained(run),
-            "Ends in training": table(ENDS_HEADS, ends_by_level(run.folder)),
+            "Ends in training": ends,
             "Evaluation": _evaluations(runs),
             "Evaluation by level": _levels_evaluated(run),
-            "Heat map": media.show(maps),
-            "Deaths": media.show(deaths),
-            "Whole game": _whole_game(run) + media.show(games),
+            "Heat map": media.show(evaluated("heatmap.png")),
+            "Deaths": media.show(sorted(evaluated("deaths-*.png"))),
+            "Whole game": _whole_game(run) + media.show(evaluated("whole-game.png")),
             "Videos": media.show(videos),
             "Checkpoints": _checkpoints(run),
             "Settings": _settings(runs),

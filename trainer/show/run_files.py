@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from base64 import b64encode
 from collections import Counter, defaultdict
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +21,9 @@ ENDS_HEADS = (
     "level", "episodes", "cleared", "died", "stalled", "timed out", "most failures at",
 )  # fmt: skip
 
+# Of the numbers in a line about an episode.
+_LIMITS = {"step": 2**63, "area": 2**8, "x": 2**16, "y": 2**16}
+
 
 @dataclass(frozen=True)
 class RunFiles:
@@ -31,6 +36,10 @@ class RunFiles:
     table: dict[str, Any] = field(default_factory=dict)
     whole_game: dict[str, Any] = field(default_factory=dict)
     messages: str = ""
+    episodes: list[dict[str, Any]] = field(default_factory=list)
+    """The last training episodes, in levels (`StepColumns.line`)."""
+    rom_path: str = ""
+    """As given; not for others."""
     damaged: int = 0
     """Lines of metrics.jsonl and evaluations.jsonl that cannot be read."""
 
@@ -89,38 +98,75 @@ def read_run(folder: Path) -> RunFiles:
         shown.settings(_read_object(folder / "evaluation" / "table.json")),
         shown.settings(_read_object(folder / "evaluation" / "whole-game.json")),
         shown.message(_read_text(folder / "messages.txt"), config),
+        _last_episodes(folder),
+        str(config.get("env", {}).get("rom_path", "")),
         lost + also_lost,
     )
 
 
-def ends_by_level(folder: Path, most: int = 2_000) -> list[tuple[Any, ...]]:
-    """How and where the last training episodes of each level ended.
+def _last_episodes(folder: Path, most: int = 2_000) -> list[dict[str, Any]]:
+    """The last whole lines of `EPISODES` about episodes of levels."""
+    text = "\n".join(_tail(folder / name, 250 * most) for name in reversed(EPISODES))
+    return [line for line in _objects(text)[0] if _is_of_level(line)][-most:]
+
+
+def _is_of_level(line: Mapping[str, Any]) -> bool:
+    """Whether a line has what reports need; later versions may add keys."""
+    names = (line.get(name) for name in ("level", "end", "end_level"))
+    numbers = ((line.get(name), limit) for name, limit in _LIMITS.items())
+    return all(isinstance(name, str) for name in names) and all(
+        type(number) is int and 0 <= number < limit for number, limit in numbers
+    )
+
+
+def ends_by_level(lines: Sequence[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
+    """How and where episodes ended, by the level in which they began.
 
     A row: level, episodes, the share of each end, and where most of the failed
     episodes ended, to 32 pixels, with their number. Episodes from snapshots count.
     """
-    try:
-        with (folder / EPISODES[0]).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 250 * most))
-            lines, _ = _objects(file.read().decode(errors="replace"))
-    except OSError:
-        return []
-    by_level: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for line in lines[-most:]:
-        if line.keys() >= {"level", "end", "end_level"} and type(line.get("x")) is int:
-            by_level[str(line["level"])].append(line)
+    by_level: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
+    for line in lines:
+        by_level[line["level"]].append(line)
     rows = []
     for level, episodes in sorted(by_level.items()):
-        counts = Counter(str(line["end"]) for line in episodes)
+        counts = Counter(line["end"] for line in episodes)
         shares = [f"{counts[end] / len(episodes):.0%}" for end in ENDS_HEADS[2:-1]]
         places = Counter(
-            (str(line["end_level"]), line["x"] // 32 * 32)
+            (line["end_level"], line["x"] // 32 * 32)
             for line in episodes
             if line["end"] != "cleared"
         )
         where = [f"{name} x {x}: {count}" for (name, x), count in places.most_common(1)]
         rows.append((level, len(episodes), *shares, "".join(where)))
     return rows
+
+
+def training_maps(run: RunFiles) -> list[tuple[str, str]]:
+    """Maps of where the last training episodes ended: names, and URLs of their data.
+
+    Empty without episodes of levels, and without the ROM that they were played on.
+    """
+    if not run.episodes:
+        return []
+    # Imported here, because Matplotlib takes a second.
+    from trainer.evaluation.plots import draw_training
+
+    with suppress(OSError, ValueError):
+        drawn = draw_training(run.task, run.episodes, run.rom_path)
+        start = "data:image/png;base64,"
+        return [(name, start + b64encode(png).decode()) for name, png in drawn]
+    return []
+
+
+def _tail(path: Path, size: int) -> str:
+    """The last bytes of a file as text; "" if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - size))
+            return file.read(size).decode(errors="replace")
+    except OSError:
+        return ""
 
 
 def _read_text(path: Path) -> str:
@@ -132,7 +178,7 @@ def _read_text(path: Path) -> str:
 
 def _read_object(path: Path) -> dict[str, Any]:
     """A JSON object; {} if there is none or it is damaged."""
-    with suppress(ValueError):
+    with suppress(ValueError, RecursionError):
         if isinstance(data := json.loads(_read_text(path)), dict):
             return data
     return {}
@@ -146,7 +192,7 @@ def _objects(text: str) -> tuple[list[dict[str, Any]], int]:
     objects = []
     lines = text.splitlines()
     for line in lines:
-        with suppress(ValueError):
+        with suppress(ValueError, RecursionError):
             if isinstance(data := json.loads(line), dict):
                 objects.append(data)
     return objects, len(lines) - len(objects)
@@ -158,11 +204,6 @@ def clear_rate_now(run_dir: Path) -> float | None:
     0 before the first episode has ended; None before the first point, for example
     during a search for demonstrations.
     """
-    try:
-        with (run_dir / "metrics.jsonl").open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - 8192))
-            points, lost = _objects(file.read().decode(errors="replace"))
-    except OSError:
-        return None
+    points, lost = _objects(_tail(run_dir / "metrics.jsonl", 8192))
     rates = [rate for p in points if (rate := p.get("rollout/clear_rate")) is not None]
     return float(rates[-1]) if rates else 0.0 if points or lost else None
