@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gymnasium.spaces import Box, Dict
 
 from . import make, text
+from .pool import joined_types
 
 # The NTSC console draws 60.0988 frames per second.
 FRAMES_PER_SECOND = 60.0988
@@ -80,7 +81,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
             **config,
         }
         config.setdefault("num_threads", 1)
-        self._describes = config.get("obs_type") == "text"
+        self._describes = joined_types(config.get("obs_type", "")) == "text"
         if self._describes:
             config["obs_type"] = "ram"
         self.render_mode = render_mode

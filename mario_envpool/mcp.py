@@ -28,7 +28,7 @@ try:
     from mcp_types import CallToolResult, TextContent
     from pydantic import Field, ValidationError
 except ImportError:
-    MISSING = "the server needs mcp 2 or newer: pip install 'mario-envpool[mcp]'"
+    MISSING = "the server needs mcp 2: pip install 'mario-envpool[mcp]'"
     if __name__ == "__main__":
         raise SystemExit(f"error: {MISSING}") from None
     raise ImportError(MISSING) from None

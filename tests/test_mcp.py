@@ -301,5 +301,5 @@ def test_without_the_extra_it_ends_with_one_line() -> None:
         [sys.executable, "-c", HIDE_MCP], capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout) == (1, "")
-    expected = "error: the server needs mcp 2 or newer: pip install "
+    expected = "error: the server needs mcp 2: pip install "
     assert done.stderr == f"{expected}'mario-envpool[mcp]'\n"
