@@ -16,7 +16,8 @@ import numpy as np
 import numpy.typing as npt
 from gymnasium.spaces import Box, Dict
 
-from . import make
+from . import make, text
+from .pool import joined_types
 
 # The NTSC console draws 60.0988 frames per second.
 FRAMES_PER_SECOND = 60.0988
@@ -24,7 +25,7 @@ FRAMES_PER_SECOND = 60.0988
 _ONLY = np.zeros(1, np.int32)
 
 
-#: One array, or a dictionary of arrays if ``obs_type`` names several kinds.
+#: One array, a dictionary of arrays if ``obs_type`` names several kinds, or a str.
 Observation = Any
 
 
@@ -32,7 +33,8 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
     """One Super Mario Bros. environment.
 
     Observations are uint8 of shape (4, 84, 84) by default, oldest frame first, and a
-    dictionary of arrays if ``obs_type`` names several kinds. An info dictionary
+    dictionary of arrays if ``obs_type`` names several kinds. ``obs_type="text"`` makes
+    them sentences, at most 120 tokens (docs/language-models.md). An info dictionary
     contains plain Python numbers (``x_pos``, ``flag_get``, ...).
 
     A pickle or copy is a new environment with the same arguments, which must be reset;
@@ -79,10 +81,13 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
             **config,
         }
         config.setdefault("num_threads", 1)
+        self._describes = joined_types(config.get("obs_type", "")) == "text"
+        if self._describes:
+            config["obs_type"] = "ram"
         self.render_mode = render_mode
         self._pool: Any = make(task_id, num_envs=1, **config)
         self._layout = Layout(self._pool.observation_space, channels_last, float32)
-        self.observation_space = self._layout.space
+        self.observation_space = text.SPACE if self._describes else self._layout.space
         self.action_space = self._pool.action_space
         self._num_actions = int(self._pool.action_space.n)
         frame_skip = self._pool.config["frame_skip"]
@@ -112,7 +117,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         obs, _, _, _, info = pool._restart(_ONLY, seeds, self.np_random.integers)
         if self.render_mode == "human":
             self._show()
-        return self._layout(each(first, obs)), single_info(info)
+        return self._observation(obs), single_info(info)
 
     def step(
         self, action: SupportsIndex
@@ -135,7 +140,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         if self.render_mode == "human":
             self._show()
         return (
-            self._layout(each(first, obs)),
+            self._observation(obs),
             float(reward[0]),
             bool(terminated[0]),
             bool(truncated[0]),
@@ -175,7 +180,7 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         obs, _, _, _, info = pool._resume(_ONLY, blobs, rng)
         if self.render_mode == "human":
             self._show()
-        return self._layout(each(first, obs)), single_info(info)
+        return self._observation(obs), single_info(info)
 
     @property
     def num_stages(self) -> int:
@@ -235,6 +240,12 @@ class MarioEnv(gymnasium.Env[Observation, SupportsIndex]):
         if self._pool is None:
             raise gymnasium.error.ClosedEnvironmentError("the environment is closed")
         return self._pool
+
+    def _observation(self, obs: Observation) -> Observation:
+        """Turns the pool's batch of one into an observation."""
+        if self._describes:
+            return text.describe(obs[0])
+        return self._layout(each(first, obs))
 
     def _screen(self) -> npt.NDArray[np.uint8]:
         frame: npt.NDArray[np.uint8] = self._open_pool()._render(_ONLY, 0, 0, -1)[0]

@@ -23,7 +23,8 @@ constexpr const char* kKinds[] = {"gray", "rgb", "ram", "tiles", "motion"};
   throw std::invalid_argument(
       "obs_type='" + given + "' is not possible: " + why +
       "; choose gray, rgb, ram, tiles or motion, or several of them such as "
-      "['tiles', 'motion']");
+      "['tiles', 'motion']; text is possible alone, in MarioEnv and "
+      "gymnasium.make");
 }
 
 /// Splits the option obs_type into a list: 'tiles+motion' -> 'tiles', 'motion'.

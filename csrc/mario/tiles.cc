@@ -69,6 +69,7 @@ struct Object {
   bool emerges = false;  // out of a pipe or block, which hides it
   /// The upper row of sprites: both sprites, or only the one on this side.
   enum : uint8_t { kWide, kLeftOnly, kRightOnly } head = kWide;
+  int type = kHammerType;  // as the game numbers enemies
 };
 
 /// Whether objects that emerge from such a cell are behind it.
@@ -77,12 +78,10 @@ bool Hides(uint8_t kind) {
 }
 
 struct ObjectList {
-  // Mario, 6 slots whose firebars have up to 12 parts, 9 hammers, 2 fireballs.
-  static constexpr int kMax = 96;
-  Object object[kMax];
+  Object object[kMaxObjects];
   int count = 0;
   void Add(const Object& added) {
-    if (count < kMax) object[count++] = added;
+    if (count < kMaxObjects) object[count++] = added;
   }
 };
 
@@ -362,7 +361,12 @@ void AddEnemy(const ObjectRam& ram, int slot, ObjectList* objects) {
 
 void FindObjects(const ObjectRam& ram, ObjectList* objects) {
   for (int i = 0; i <= ram::kEnemySlots; ++i) {  // and one for items
-    if (ram[ram::kEnemyFlag + i] != 0) AddEnemy(ram, 1 + i, objects);
+    if (ram[ram::kEnemyFlag + i] == 0) continue;
+    const int first = objects->count;
+    AddEnemy(ram, 1 + i, objects);
+    for (int added = first; added < objects->count; ++added) {
+      objects->object[added].type = ram[ram::kEnemyType + i];
+    }
   }
   for (int i = 0; i < ram::kHammers; ++i) {
     if ((ram[ram::kMiscState + i] & 0x80) == 0) continue;
@@ -494,6 +498,24 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
     rows[3] = narrow(object->speed_x);
     rows[4] = narrow(object->speed_y);
   }
+}
+
+int MakeObjects(const uint8_t* memory, int16_t* rows) {
+  const ObjectRam ram(memory);
+  const Object mario = Mario(ram);
+  ObjectList objects;
+  FindObjects(ram, &objects);
+  for (int i = 0; i < objects.count; ++i) {
+    const Object& object = objects.object[i];
+    const int y = object.top + object.height - (mario.top + mario.height);
+    for (const int value :
+         {int{object.kind}, object.type, object.left - mario.left, y,
+          object.width, object.height, object.speed_x, object.speed_y}) {
+      *rows++ =
+          static_cast<int16_t>(std::clamp<int>(value, INT16_MIN, INT16_MAX));
+    }
+  }
+  return objects.count;
 }
 
 }  // namespace mario

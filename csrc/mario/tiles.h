@@ -62,4 +62,16 @@ constexpr int kMotionColumns = 6;
 /// Writes (kMotionRows, kMotionColumns) numbers.
 void MakeMotion(const uint8_t* ram, int8_t* rows);
 
+/// The most moving objects: 6 slots whose firebars have up to 12 parts, 9
+/// hammers, and what a wrong RAM may have.
+constexpr int kMaxObjects = 96;
+/// The columns of a row: code of the object, its type as the game numbers it
+/// (kHammerType: a hammer), x and y as in motion, width, height, speeds.
+constexpr int kObjectColumns = 8;
+constexpr int kHammerType = 0x40;
+
+/// Writes a row of kObjectColumns numbers for each object, also those beyond
+/// the screen, in the order of the game's memory. Returns how many.
+int MakeObjects(const uint8_t* ram, int16_t* rows);
+
 }  // namespace mario

@@ -71,6 +71,14 @@ void BindRam(py::module_& module) {
         return rows;
       },
       py::arg("ram"));
+  module.def(
+      "objects",
+      [](const Ram& ram) {
+        int16_t rows[mario::kMaxObjects * mario::kObjectColumns];
+        const int count = mario::MakeObjects(WorkRam(ram), rows);
+        return py::array_t<int16_t>({count, mario::kObjectColumns}, rows);
+      },
+      py::arg("ram"));
 }
 
 }  // namespace
