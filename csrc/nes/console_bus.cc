@@ -16,7 +16,7 @@ constexpr uint64_t kPollMargin = 16;  // cycles kept clear of any event
 
 // While the hit flag does not change, every round of the loop is the same:
 // registers and flags at its start equal those at its end. So whole rounds can
-// be skipped; the last round before a possible change is executed. A frame of
+// be skipped; the first round that reads a change is executed. A frame of
 // nes-py may end within a round, with the PPU ahead of the value that the round
 // has read: such a round is executed too.
 uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
@@ -27,11 +27,16 @@ uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
   }
   const uint64_t round =
       status_poll::RoundCycles(loop_pc, timing().branch_page_cycles);
+  const uint64_t end = std::max(limit(), cycle + kPollMargin) - kPollMargin;
+  uint64_t rounds = (end - cycle) / round;
   const uint64_t change = console_.ppu_.NextHitChangeDot();
-  uint64_t end = limit();
-  if (change != kNever) end = std::min(end, CycleOfEdge(change));
-  if (end < cycle + kPollMargin + round) return 0;
-  return (end - kPollMargin - cycle) / round * round;
+  if (change != kNever) {
+    // The first cycle in which the change can be read, and the first round that
+    // reads in it; under Timing::kNesPy one round more may be executed.
+    const uint64_t seen = std::max(CycleOfEdge(change + 1), cycle + 3);
+    rounds = std::min(rounds, (seen - cycle - 3 + round - 1) / round);
+  }
+  return rounds * round;
 }
 
 uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {

@@ -59,6 +59,7 @@ struct TranslatedRun {
   const uint8_t* rom;  // the memory at $8000
   const void* blocks;  // of Translation
   void* bus;
+  // The high half of `address` is the status poll that the read begins, or 0.
   uint32_t (*read)(TranslatedRun*, uint32_t address, uint32_t age);
   void (*write)(TranslatedRun*, uint32_t address, uint32_t age, uint32_t value);
   int64_t past_limit;  // cycle - limit: negative before the next event
@@ -190,8 +191,21 @@ class TranslatedCpu {
   static uint32_t Read(TranslatedRun* run, uint32_t address,
                        uint32_t age) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
-    const uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
-    const uint32_t value = bus.Read(address, end - age);
+    const unsigned poll = address >> 16;
+    uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
+    uint32_t value = bus.Read(address & 0xFFFF, end - age);
+    if (poll != 0) {
+      const unsigned round =
+          status_poll::RoundCycles(poll, bus.timing().branch_page_cycles);
+      while (status_poll::GoesOn(run->rom + (poll - kRomBase), value)) {
+        // From the end of this read to the end of the round.
+        const unsigned rest = round - status_poll::kReadCycles;
+        const uint64_t skipped = bus.SkippablePollCycles(poll, end + rest);
+        if (skipped == 0) break;
+        end += skipped + round;
+        value = bus.Read(address & 0xFFFF, end - age);
+      }
+    }
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
     return value;

@@ -54,11 +54,11 @@ unsigned Translator::BranchTarget(const Instruction& at) {
   return at.next + static_cast<unsigned>(static_cast<int8_t>(at.operand));
 }
 
-// Status polls are left to the full loop, which skips rounds.
-bool Translator::IsStatusPoll(const Instruction& at) const {
-  const unsigned target = BranchTarget(at);
-  return at.operand == status_poll::kBranchBack && IsRom(target) &&
-         status_poll::ReadsStatus(source_.rom + (target - kRomBase));
+bool Translator::BeginsStatusPoll(const Instruction& at) const {
+  if (at.pc > 0xFFFF - status_poll::kBytes) return false;
+  const uint8_t* const code = source_.rom + (at.pc - kRomBase);
+  return code[status_poll::kBytes - 1] == status_poll::kBranchBack &&
+         status_poll::IsAt(code);
 }
 
 bool Translator::CallsBus(const Instruction& at) {
@@ -95,11 +95,10 @@ bool Translator::IsTranslated(const Instruction& at) const {
       return IsAddressTranslated(at);
     case Kind::kAccumulator:
     case Kind::kImplied:
+    case Kind::kBranch:
       return true;
     case Kind::kStack:
       return at.opcode != kPhp;
-    case Kind::kBranch:
-      return !IsStatusPoll(at);
     case Kind::kJump:
       return at.opcode != kJmp || at.operand != at.pc;
     case Kind::kJumpIndirect:

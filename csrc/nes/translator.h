@@ -86,7 +86,7 @@ class Translator {
   static unsigned BranchTarget(const Instruction& at);
   static bool CallsBus(const Instruction& at);
   static bool EndsBlock(const Instruction& at);
-  bool IsStatusPoll(const Instruction& at) const;
+  bool BeginsStatusPoll(const Instruction& at) const;
   int MostCycles(const Instruction& at) const;
   void FindLeaders(unsigned pc);
   void AddLeader(unsigned pc);

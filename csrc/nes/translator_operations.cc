@@ -115,7 +115,8 @@ int Translator::Age(const Instruction& at) const {
 
 void Translator::CallRead(const Instruction& at) {
   if (at.info.mode == Mode::kAbs) {
-    out_.MoveImmediate(kAddress, at.operand);
+    const unsigned poll = BeginsStatusPoll(at) ? at.pc : 0;
+    out_.MoveImmediate(kAddress, at.operand | poll << 16);
   } else {
     const unsigned low = at.operand & 0xFF;
     if (low != 0) LeaveIf(out_.IsAtLeast(IndexOf(at), 0x100 - low), at);
