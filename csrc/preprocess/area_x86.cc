@@ -122,8 +122,13 @@ PREPROCESS_AVX2 void FrameMaker::SumColumnsAvx2(const uint16_t* sums,
     if (begin + kGroup <= width) {
       _mm_storel_epi64(reinterpret_cast<__m128i*>(out + begin), eight);
     } else {
-      const int64_t tail = _mm_cvtsi128_si64(eight);
-      std::memcpy(out + begin, &tail, static_cast<size_t>(width - begin));
+      int64_t tail = _mm_cvtsi128_si64(eight);
+      int i = begin;
+      if ((width - i) & 4) {
+        std::memcpy(out + i, &tail, 4);
+        i += 4, tail >>= 32;
+      }
+      for (; i < width; ++i, tail >>= 8) out[i] = static_cast<uint8_t>(tail);
     }
   };
   if (!pair_first_.empty()) {
