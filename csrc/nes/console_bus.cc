@@ -54,9 +54,7 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
     UpdateLimit();
     return static_cast<uint8_t>(value | (open_bus & 0x20));
   }
-  if (address == 0x4016 || address == 0x4017) {
-    return ReadPad(static_cast<int>(address & 1), address);
-  }
+  if (ConsoleBus::IsPad(address)) return ReadPad(address);
   if (address >= 0x6000 && !prg_ram_.empty()) {
     return prg_ram_[address & (kPrgRamBytes - 1)];
   }
@@ -84,8 +82,9 @@ unsigned Console::WriteIo(unsigned address, uint8_t value, uint64_t cycle) {
   return halted;
 }
 
-uint8_t Console::ReadPad(int pad, unsigned address) {
+uint8_t Console::ReadPad(unsigned address) {
   PadState& pads = state_.pad;
+  const unsigned pad = address & 1;
   if (pads.strobe) pads.shift[pad] = pads.buttons[pad];
   const uint8_t bit = pads.shift[pad] & 1;
   // After the eight buttons an official pad returns 1.

@@ -191,24 +191,33 @@ class TranslatedCpu {
   static uint32_t Read(TranslatedRun* run, uint32_t address,
                        uint32_t age) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
-    const unsigned poll = address >> 16;
+    if (Bus::IsPad(address)) return bus.ReadPad(address);
     uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
-    uint32_t value = bus.Read(address & 0xFFFF, end - age);
-    if (poll != 0) {
-      const unsigned round =
-          status_poll::RoundCycles(poll, bus.timing().branch_page_cycles);
-      while (status_poll::GoesOn(run->rom + (poll - kRomBase), value)) {
-        // From the end of this read to the end of the round.
-        const unsigned rest = round - status_poll::kReadCycles;
-        const uint64_t skipped = bus.SkippablePollCycles(poll, end + rest);
-        if (skipped == 0) break;
-        end += skipped + round;
-        value = bus.Read(address & 0xFFFF, end - age);
-      }
-    }
+    const uint32_t value = address <= 0xFFFF
+                               ? bus.Read(address, end - age)
+                               : ReadAndPoll(run, address, age, &end);
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
     return value;
+  }
+  // Reads until the loop ends, or the rest is for the interpreter.
+  __attribute__((noinline)) static uint32_t ReadAndPoll(
+      TranslatedRun* run, uint32_t address, uint32_t age,
+      uint64_t* end) noexcept {
+    auto& bus = *static_cast<Bus*>(run->bus);
+    const unsigned poll = address >> 16;
+    const unsigned round =
+        status_poll::RoundCycles(poll, bus.timing().branch_page_cycles);
+    for (;;) {
+      const uint32_t value = bus.Read(address & 0xFFFF, *end - age);
+      if (!status_poll::GoesOn(run->rom + (poll - kRomBase), value)) {
+        return value;
+      }
+      const uint64_t skipped = bus.SkippablePollCycles(
+          poll, *end + (round - status_poll::kReadCycles));
+      if (skipped == 0) return value;
+      *end += skipped + round;
+    }
   }
   static void Write(TranslatedRun* run, uint32_t address, uint32_t age,
                     uint32_t value) noexcept {
