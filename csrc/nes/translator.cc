@@ -115,6 +115,40 @@ bool Translator::EndsBlock(const Instruction& at) {
          CallsBus(at);
 }
 
+// Whether the same instruction follows in the block, and both can be made as
+// one.
+bool Translator::IsRepeated(const Instruction& at) const {
+  constexpr uint8_t kInx = 0xE8, kIny = 0xC8, kDex = 0xCA, kDey = 0x88;
+  constexpr uint8_t kAsl = 0x0A, kLsr = 0x4A;
+  for (const uint8_t opcode : {kInx, kIny, kDex, kDey, kAsl, kLsr}) {
+    if (opcode != at.opcode) continue;
+    return IsRom(at.next) && Decode(at.next).opcode == opcode &&
+           IsTranslated(Decode(at.next)) && !IsLeader(at.next);
+  }
+  return false;
+}
+
+// Whether the block may end before, within or behind an instruction.
+bool Translator::MayLeave(const Instruction& at) {
+  const Mode mode = at.info.mode;
+  return at.info.kind == Kind::kBranch || EndsBlock(at) ||
+         mode == Mode::kIndX || mode == Mode::kIndY ||
+         (IsIndexed(mode) && !IsRam(at.operand) && !IsRom(at.operand + 0xFF));
+}
+
+// Whether code from pc on may read a flag: unless the same block sets it first.
+bool Translator::IsRead(Flag flag, unsigned pc) const {
+  while (IsRom(pc) && !IsLeader(pc)) {
+    const Instruction at = Decode(pc);
+    const std::string_view name = at.info.operation;
+    if (!IsTranslated(at) || MayLeave(at)) return true;
+    if (flag.read_by.find(name) != flag.read_by.npos) return true;
+    if (flag.set_by.find(name) != flag.set_by.npos) return false;
+    pc = at.next;
+  }
+  return true;
+}
+
 int Translator::MostCycles(const Instruction& at) const {
   const bool is_indexed =
       IsIndexed(at.info.mode) || at.info.mode == Mode::kIndY;
@@ -211,8 +245,14 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
     if (at.pc != blocks_.back().pc) inside_.push_back(at.pc);
     begin_of_last = most;
     most += MostCycles(at);
+    if (IsRepeated(at) && times_ < 7) {
+      ++times_;
+      pc = at.next;
+      continue;
+    }
     ends_ = false;
     Make(at);
+    times_ = 1;
     pc = at.next;
     if (ends_) break;
     if (CallsBus(at) || IsLeader(pc)) {
@@ -225,8 +265,11 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
 }
 
 void Translator::Make(const Instruction& at) {
+  constexpr Flag kCarryFlag = {"CmpCpxCpyAslLsrClcSec", "AdcSbcRolRor"};
+  constexpr Flag kOverflowFlag = {"AdcSbcBitClv", ""};
   before_ = flow_;
-  flow_.cycles += at.info.cycles;
+  flow_.cycles += at.info.cycles * static_cast<int>(times_);
+  out_.Keep(IsRead(kCarryFlag, at.next), IsRead(kOverflowFlag, at.next));
   if (at.info.kind != Kind::kBranch) out_.ForgetFlags();
 #define MAKE_Read(operation) Read(at, &Translator::operation)
 #define MAKE_Store(operation) Store(at, operation)
@@ -268,10 +311,16 @@ void Translator::GoTo(unsigned pc) {
   if (!IsRom(pc)) {
     out_.MoveImmediate(kResult, pc & 0xFFFF);
     LinkTo(out_.Jump(), stubs_->leave_miss);
-  } else if (const uint8_t* const block = (*block_at_)(pc)) {
-    LinkTo(out_.Jump(), block);
   } else {
-    links_.push_back({out_.Jump(), pc});
+    LinkToBlock(out_.Jump(), pc);
+  }
+}
+
+void Translator::LinkToBlock(size_t jump, unsigned pc) {
+  if (const uint8_t* const block = (*block_at_)(pc)) {
+    LinkTo(jump, block);
+  } else {
+    links_.push_back({jump, pc});
   }
 }
 

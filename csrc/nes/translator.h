@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "nes/macro_assembler.h"
@@ -60,6 +61,10 @@ class Translator {
     uint8_t opcode;
     OpcodeInfo info;
   };
+  /// What instructions do with a flag: names of opcodes.inc, each in spaces.
+  struct Flag {
+    std::string_view set_by, read_by;
+  };
   // What is known at a point of a block.
   struct Flow {
     int cycles = 0;      // since the block's beginning, not yet in a register
@@ -86,6 +91,9 @@ class Translator {
   static unsigned BranchTarget(const Instruction& at);
   static bool CallsBus(const Instruction& at);
   static bool EndsBlock(const Instruction& at);
+  bool IsRepeated(const Instruction& at) const;
+  static bool MayLeave(const Instruction& at);
+  bool IsRead(Flag flag, unsigned pc) const;
   bool BeginsStatusPoll(const Instruction& at) const;
   int MostCycles(const Instruction& at) const;
   void FindLeaders(unsigned pc);
@@ -165,6 +173,7 @@ class Translator {
   void LeaveAt(unsigned pc, Leave why);
   void MakeExits();
   void LinkTo(size_t jump, const uint8_t* target);
+  void LinkToBlock(size_t jump, unsigned pc);
 
   const TranslationSource source_;
   const uint8_t* const at_;
@@ -177,7 +186,8 @@ class Translator {
   std::vector<unsigned> inside_;
   std::vector<Exit> exits_;
   std::vector<Link> links_;
-  bool ends_ = false;  // the block, with the instruction in hand
+  bool ends_ = false;   // the block, with the instruction in hand
+  unsigned times_ = 1;  // that the instruction in hand is executed
   const Stubs* stubs_ = nullptr;
   const BlockAt* block_at_ = nullptr;
 };

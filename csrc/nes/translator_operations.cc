@@ -47,7 +47,15 @@ void Translator::Branch(const Instruction& at) {
                         : flag == 1 ? out_.OverflowIsSet()
                         : flag == 2 ? out_.CarryIsSet()
                                     : out_.Zero(flow_.nz);
-  const size_t skip = out_.Skip(if_set ? Not(set) : set);
+  const Condition taken = if_set ? set : Not(set);
+  if (target < at.pc && IsRom(target) && kReach > kRomBytes * size_t{1024}) {
+    // A loop, most often taken: one jump of the host.
+    Settle(flow_, more_cycles);
+    LinkToBlock(out_.JumpIf(taken), target);
+    flow_.cycles = -more_cycles;
+    return;
+  }
+  const size_t skip = out_.Skip(Not(taken));
   Settle(flow_, more_cycles);
   GoTo(target);
   out_.Land(skip);
@@ -289,11 +297,11 @@ void Translator::Bit(const Operand& m) {
   flow_.nz = kNz;
 }
 void Translator::Asl(Reg m) {
-  out_.Asl(m);
+  out_.Asl(m, times_);
   SetCarryAndNz(m);
 }
 void Translator::Lsr(Reg m) {
-  out_.Lsr(m);
+  out_.Lsr(m, times_);
   SetCarryAndNz(m);
 }
 void Translator::Rol(Reg m) {
@@ -305,11 +313,11 @@ void Translator::Ror(Reg m) {
   SetCarryAndNz(m);
 }
 void Translator::Inc(Reg m) {
-  out_.Inc(m);
+  out_.Inc(m, times_);
   flow_.nz = m;
 }
 void Translator::Dec(Reg m) {
-  out_.Dec(m);
+  out_.Dec(m, times_);
   flow_.nz = m;
 }
 
