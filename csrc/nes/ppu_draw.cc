@@ -1,5 +1,6 @@
 // Draws rows of tiles, with sprites over them, onto a canvas; see ppu.h.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstring>
@@ -44,6 +45,16 @@ uint64_t SpritesOnScreen(const uint8_t* oam) {
 #endif
   return bits;
 }
+
+// For two attributes of two bits: the offsets of four tiles, 16 bits each.
+constexpr auto kAttributeOffsets = [] {
+  std::array<uint64_t, 16> offsets{};
+  for (unsigned i = 0; i < 16; ++i) {
+    offsets[i] = ((i & 3) | uint64_t{i >> 2} << 32) *
+                 (uint64_t{kTileAttributeBytes} * 0x10001);
+  }
+  return offsets;
+}();
 
 // $FF in the byte of every opaque pixel, whose colour, the two low bits of a
 // palette entry, is not 0.
@@ -285,16 +296,13 @@ void Ppu::DrawBackground(uint8_t* const* lines, int count,
                          const uint8_t* colours) {
   uint8_t unseen[kLineWithMargins];
   const int first = s_.v >> 12 & 7;
+  uint8_t* out[8];
+  std::fill_n(out, 8, unseen + Canvas::kMargin - s_.fine_x);
+  for (int k = 0; k < count; ++k) out[first + k] = lines[k] - s_.fine_x;
   for (int begin = 0; begin < 8; begin += 4) {
     if (begin + 4 <= first || begin >= first + count) continue;
-    uint8_t* out[4];
-    for (int r = 0; r < 4; ++r) {
-      const int k = begin + r - first;
-      const bool seen = k >= 0 && k < count;
-      out[r] = (seen ? lines[k] : unseen + Canvas::kMargin) - s_.fine_x;
-    }
     simd::DrawTiles(row_base_ + begin * 8, row_tiles_ + row_first_, colours,
-                    out);
+                    out + begin);
   }
   if (s_.mask & 0x02) return;
   for (int k = 0; k < count; ++k) Store8(lines[k], kOnes * colours[0]);
@@ -313,13 +321,12 @@ void Ppu::FindRowTiles() {
   uint8_t names[40], attributes[9];
   ReadRow(names, attributes);
   for (unsigned i = 0; i < 9; ++i) {
-    // Four bytes become 16 bits each, and so do two bits for two tiles, twice.
+    // Four bytes become 16 bits each.
     uint64_t four = Load8(names + i * 4) & 0xFFFFFFFF;
     four = (four | four << 16) & 0x0000FFFF0000FFFF;
     four = (four | four << 8) & 0x00FF00FF00FF00FF;
-    const uint64_t two = (attributes[i] & 3u) | (attributes[i] & 12ull) << 30;
     const uint64_t offsets =
-        four * kTileBytes + two * (kTileAttributeBytes * 0x10001u);
+        four * kTileBytes + kAttributeOffsets[attributes[i]];
     std::memcpy(row_tiles_ + i * 4, &offsets, sizeof(offsets));
   }
 }
