@@ -219,9 +219,9 @@ PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
                                          22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  alignas(64) uint16_t all_sums[kRowsAtOnce][kSumsStride];
+  alignas(64) uint16_t all_sums[kRowsAtOnce * kSumsStride];
   for (int i = row; i < end; ++i) {
-    uint16_t* const sums = all_sums[i - row];
+    uint16_t* const sums = all_sums + (i - row) * kSumsStride;
     std::memset(sums + kSourceWidth, 0, kRowSlack * sizeof(sums[0]));
     const int top = top_ + rows_.first[i];
     constexpr int kChunks = kSourceWidth / 64;
@@ -256,8 +256,8 @@ PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
   // What two groups need is loaded once for all rows.
   for (int group = 0; group < groups_; group += 2) {
     const int other = std::min(group + 1, groups_ - 1);
-    const uint16_t* const from_a = all_sums[0] + window_[group];
-    const uint16_t* const from_b = all_sums[0] + window_[other];
+    const uint16_t* const from_a = all_sums + window_[group];
+    const uint16_t* const from_b = all_sums + window_[other];
     const __m512i index_a = _mm512_loadu_si512(&window_index_[group * kWindow]);
     const __m512i index_b = _mm512_loadu_si512(&window_index_[other * kWindow]);
     const __m512i weight_a =
