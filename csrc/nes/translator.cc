@@ -15,6 +15,7 @@ using namespace host;
 namespace {
 
 constexpr int kMostInstructions = 48;  // of a block
+constexpr int kMostReach = 400;        // cycles
 
 bool IsIndexed(Mode mode) { return mode == Mode::kAbsX || mode == Mode::kAbsY; }
 
@@ -210,12 +211,29 @@ void Translator::MakeBlocks(unsigned pc, const Stubs& stubs,
     MakeBlock(found_[i], exits_follow ? 0 : found_[i + 1]);
     if (exits_follow) MakeExits();
   }
-  std::vector<size_t> offsets(kRomBytes);
-  for (const Block& block : blocks_) {
-    offsets[block.pc - kRomBase] = block.offset;
+  LinkBlocks();
+}
+
+// A jump to a later block skips the check there if the check before it asks for
+// the cycles of both.
+void Translator::LinkBlocks() {
+  std::vector<size_t> numbers(kRomBytes);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    numbers[blocks_[i].pc - kRomBase] = i;
   }
-  for (const Link& link : links_) {
-    out_.Link(link.jump, static_cast<int64_t>(offsets[link.pc - kRomBase]));
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    Block& block = blocks_[i];
+    for (; !links_.empty() && links_.back().from == i; links_.pop_back()) {
+      const Link& link = links_.back();
+      const size_t number = numbers[link.pc - kRomBase];
+      const Block& target = blocks_[number];
+      const int reach = link.cycles + target.reach;
+      const bool skips = number > i && link.cycles >= 0 && reach <= kMostReach;
+      if (skips) block.reach = std::max(block.reach, reach);
+      out_.Link(link.jump,
+                static_cast<int64_t>(skips ? target.body : target.offset));
+    }
+    if (block.check != 0) out_.SetLimit(block.check, -block.reach);
   }
 }
 
@@ -229,13 +247,16 @@ void Translator::MakeExits() {
 }
 
 void Translator::MakeBlock(unsigned pc, unsigned next_block) {
-  blocks_.push_back({pc, out_.size()});
+  blocks_.push_back({pc, out_.size(), out_.size()});
   flow_ = {};
   out_.ForgetFlags();
   if (!IsTranslated(Decode(pc))) return LeaveAt(pc, Leave::kInterpreted);
   const size_t check = out_.CompareWithLimit();
   exits_.push_back({out_.JumpIf(kGreaterOrEqual), pc, Leave::kLimit, Flow()});
-  int begin_of_last = 0, most = 0;  // cycles
+  Block& block = blocks_.back();
+  block.check = check;
+  block.body = out_.size();
+  most_cycles_ = 0;
   for (;;) {
     const Instruction at = Decode(pc);
     if (!IsTranslated(at)) {
@@ -243,8 +264,8 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
       break;
     }
     if (at.pc != blocks_.back().pc) inside_.push_back(at.pc);
-    begin_of_last = most;
-    most += MostCycles(at);
+    block.reach = most_cycles_;
+    most_cycles_ += MostCycles(at);
     if (IsRepeated(at) && times_ < 7) {
       ++times_;
       pc = at.next;
@@ -257,11 +278,10 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
     if (ends_) break;
     if (CallsBus(at) || IsLeader(pc)) {
       Settle(flow_, 0);
-      if (pc != next_block) GoTo(pc);
+      if (pc != next_block) GoTo(pc, CallsBus(at) ? -1 : most_cycles_);
       break;
     }
   }
-  out_.SetLimit(check, -begin_of_last);
 }
 
 void Translator::Make(const Instruction& at) {
@@ -307,20 +327,20 @@ void Translator::LinkTo(size_t jump, const uint8_t* target) {
   out_.Link(jump, target - at_);
 }
 
-void Translator::GoTo(unsigned pc) {
+void Translator::GoTo(unsigned pc, int cycles) {
   if (!IsRom(pc)) {
     out_.MoveImmediate(kResult, pc & 0xFFFF);
     LinkTo(out_.Jump(), stubs_->leave_miss);
   } else {
-    LinkToBlock(out_.Jump(), pc);
+    LinkToBlock(out_.Jump(), pc, cycles);
   }
 }
 
-void Translator::LinkToBlock(size_t jump, unsigned pc) {
+void Translator::LinkToBlock(size_t jump, unsigned pc, int cycles) {
   if (const uint8_t* const block = (*block_at_)(pc)) {
     LinkTo(jump, block);
   } else {
-    links_.push_back({jump, pc});
+    links_.push_back({jump, pc, blocks_.size() - 1, cycles});
   }
 }
 

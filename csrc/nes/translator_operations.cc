@@ -39,7 +39,7 @@ void Translator::Branch(const Instruction& at) {
   if (flag == 2 && flow_.carry != Carry::kInRegister) {
     if ((flow_.carry == Carry::kIs1) != if_set) return;
     Settle(flow_, more_cycles);
-    GoTo(target);
+    GoTo(target, most_cycles_ + more_cycles);
     ends_ = true;
     return;
   }
@@ -51,13 +51,13 @@ void Translator::Branch(const Instruction& at) {
   if (target < at.pc && IsRom(target) && kReach > kRomBytes * size_t{1024}) {
     // A loop, most often taken: one jump of the host.
     Settle(flow_, more_cycles);
-    LinkToBlock(out_.JumpIf(taken), target);
+    LinkToBlock(out_.JumpIf(taken), target, most_cycles_ + more_cycles);
     flow_.cycles = -more_cycles;
     return;
   }
   const size_t skip = out_.Skip(Not(taken));
   Settle(flow_, more_cycles);
-  GoTo(target);
+  GoTo(target, most_cycles_ + more_cycles);
   out_.Land(skip);
 }
 
@@ -82,7 +82,7 @@ void Translator::Jump(const Instruction& at) {
     }
   }
   Settle(flow_, 0);
-  GoTo(at.operand);
+  GoTo(at.operand, most_cycles_);
 }
 
 void Translator::JumpIndirect(const Instruction& at) {
