@@ -62,24 +62,28 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
 }
 
 unsigned Console::WriteIo(unsigned address, uint8_t value, uint64_t cycle) {
-  unsigned halted = 0;
-  const PpuTimes before = TimesOfPpu();
-  bool limit_moves = false;
-  if (address < 0x4000) {
-    ppu_.WriteRegister(address, value, cycle);
-  } else if (address == 0x4014) {
-    halted = StartOamDma(value, cycle);
-  } else if (address == 0x4016) {
+  if (address < 0x4000 || address == 0x4014) {
+    const PpuTimes before = TimesOfPpu();
+    unsigned halted = 0;
+    if (address == 0x4014) {
+      halted = StartOamDma(value, cycle);
+    } else {
+      ppu_.WriteRegister(address, value, cycle);
+    }
+    if (TimesOfPpu() != before) UpdateLimit();
+    return halted;
+  }
+  if (address == 0x4016) {
     WriteStrobe(value);
   } else if (address < 0x4018) {
     apu_.WriteRegister(address, value, cycle);
-    limit_moves = address >= 0x4010;  // the DMC's, and those of interrupts
+    // The DMC's registers, and those of interrupts.
+    if (address >= 0x4010) UpdateLimit();
   } else if (address >= 0x6000) {
     if (prg_ram_.empty()) prg_ram_.resize(kPrgRamBytes);
     prg_ram_[address & (kPrgRamBytes - 1)] = value;
   }
-  if (limit_moves || TimesOfPpu() != before) UpdateLimit();
-  return halted;
+  return 0;
 }
 
 uint8_t Console::ReadPad(unsigned address) {

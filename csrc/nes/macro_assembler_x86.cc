@@ -28,7 +28,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
 
   stubs.enter = at + size();
   for (const Reg reg : kSaved) Push(reg);
-  Wide(kSub, kRsp, 8);  // calls need a multiple of 16
+  Wide(kSub, kRsp, 16);  // within a call it is a multiple of 16, as calls need
   Move64(kRun, kRdi);
   Move64(kRax, kRsi);
   Load64(kRam, FIELD(ram));
@@ -46,9 +46,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
     Move64(kRdi, kRun);
     Move(kRsi, kAddress);
     if (writes) Move(kRcx, kResult);
-    Wide(kSub, kRsp, 8);
     Call(function);
-    Wide(kAdd, kRsp, 8);
     for (const auto& [reg, field] : kept) Load32(reg, field);
     Load64(kPastLimit, FIELD(past_limit));
     load_pointers();
@@ -65,7 +63,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
   for (const auto& [reg, field] : kept) Store32(field, reg);
   for (const auto& [reg, field] : others) Store32(field, reg);
   Store64(FIELD(past_limit), kPastLimit);
-  Wide(kAdd, kRsp, 8);
+  Wide(kAdd, kRsp, 16);
   for (size_t i = std::size(kSaved); i-- > 0;) Pop(kSaved[i]);
   Return();
   return stubs;

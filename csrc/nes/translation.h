@@ -194,7 +194,7 @@ class TranslatedCpu {
     if (Bus::IsPad(address)) return bus.ReadPad(address);
     uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
     const uint32_t value = address <= 0xFFFF
-                               ? bus.Read(address, end - age)
+                               ? bus.ReadRegister(address, end - age)
                                : ReadAndPoll(run, address, age, &end);
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
@@ -209,7 +209,7 @@ class TranslatedCpu {
     const unsigned round =
         status_poll::RoundCycles(poll, bus.timing().branch_page_cycles);
     for (;;) {
-      const uint32_t value = bus.Read(address & 0xFFFF, *end - age);
+      const uint32_t value = bus.ReadRegister(address & 0xFFFF, *end - age);
       if (!status_poll::GoesOn(run->rom + (poll - kRomBase), value)) {
         return value;
       }
@@ -223,7 +223,7 @@ class TranslatedCpu {
                     uint32_t value) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
     uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
-    end += bus.Write(address, static_cast<uint8_t>(value), end - age);
+    end += bus.WriteRegister(address, static_cast<uint8_t>(value), end - age);
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
   }

@@ -233,7 +233,7 @@ void Translator::LinkBlocks() {
       out_.Link(link.jump,
                 static_cast<int64_t>(skips ? target.body : target.offset));
     }
-    if (block.check != 0) out_.SetLimit(block.check, -block.reach);
+    if (block.body != block.offset) out_.SetLimit(block.check, -block.reach);
   }
 }
 

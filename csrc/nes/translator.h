@@ -29,8 +29,8 @@ class Translator {
   struct Block {
     unsigned pc;
     size_t offset;  // in code()
-    // Of the code behind the check for the next event; the place of that
-    // check's number, 0 if there is none; and the cycles that it asks for.
+    // Of the code behind the check for the next event, if there is one; the
+    // place of that check's number; and the cycles that it asks for.
     size_t body, check = 0;
     int reach = 0;
   };

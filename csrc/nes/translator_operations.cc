@@ -64,12 +64,10 @@ void Translator::Branch(const Instruction& at) {
 void Translator::Jump(const Instruction& at) {
   ends_ = true;
   if (at.opcode == kRts) {
-    out_.Address(kAddress, {kS, kNoIndex, 1});
-    out_.ExtendByte(kAddress, kAddress);
-    out_.LoadByte(kResult, RamAt(kAddress, kStack));
-    out_.Increment8(kAddress);
-    out_.LoadByte(kPointer, RamAt(kAddress, kStack));
-    out_.Move(kS, kAddress);
+    out_.Increment8(kS);
+    out_.LoadByte(kResult, RamAt(kS, kStack));
+    out_.Increment8(kS);
+    out_.LoadByte(kPointer, RamAt(kS, kStack));
     out_.Join(kResult, kPointer, 1);
     Settle(flow_, 0);
     return GoToResult();
