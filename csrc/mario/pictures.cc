@@ -94,11 +94,17 @@ void Pictures::Rows::Finished(int /*begin*/, int end) {
 void Pictures::Rows::Repeated(uint32_t bands) {
   repeated_ |= bands;
   std::memset(wanted_, false, sizeof(wanted_));
+  Range run = {0, 0};  // of wanted lines
   for (int band = 0; band < nes::kBands; ++band) {
-    if (repeated_ >> band & 1) continue;
-    const auto [begin, end] = owner_->near_[band];
-    std::memset(wanted_ + begin, true, static_cast<size_t>(end - begin));
+    const Range& near = owner_->near_[band];
+    if (repeated_ >> band & 1 || near.end == 0) continue;
+    if (near.begin > run.end) {
+      std::fill(wanted_ + run.begin, wanted_ + run.end, true);
+      run.begin = near.begin;
+    }
+    run.end = near.end;
   }
+  std::fill(wanted_ + run.begin, wanted_ + run.end, true);
   wanted = wanted_;
 }
 

@@ -112,6 +112,7 @@ void Console::RunFrameOnto(uint8_t buttons, Canvas* canvas) {
   if (timing_ == Timing::kNesPy) {
     state_.step_end += kNesPyStepCycles;
     RunNesPy(state_.step_end);
+    ppu_.DrawSoFar();
     ppu_.set_output(nullptr);
     return;
   }

@@ -162,7 +162,7 @@ class Console {
   // console_bus.cc
   uint8_t ReadIo(unsigned address, uint64_t cycle);
   unsigned WriteIo(unsigned address, uint8_t value, uint64_t cycle);
-  uint8_t ReadPad(int pad, unsigned address);
+  uint8_t ReadPad(unsigned address);
   void WriteStrobe(uint8_t value);
   unsigned StartOamDma(uint8_t page, uint64_t cycle);
 

@@ -16,7 +16,7 @@ constexpr uint64_t kPollMargin = 16;  // cycles kept clear of any event
 
 // While the hit flag does not change, every round of the loop is the same:
 // registers and flags at its start equal those at its end. So whole rounds can
-// be skipped; the last round before a possible change is executed. A frame of
+// be skipped; the first round that reads a change is executed. A frame of
 // nes-py may end within a round, with the PPU ahead of the value that the round
 // has read: such a round is executed too.
 uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
@@ -27,11 +27,16 @@ uint64_t ConsoleBus::SkippablePollCycles(unsigned loop_pc, uint64_t cycle) {
   }
   const uint64_t round =
       status_poll::RoundCycles(loop_pc, timing().branch_page_cycles);
+  const uint64_t end = std::max(limit(), cycle + kPollMargin) - kPollMargin;
+  uint64_t rounds = (end - cycle) / round;
   const uint64_t change = console_.ppu_.NextHitChangeDot();
-  uint64_t end = limit();
-  if (change != kNever) end = std::min(end, CycleOfEdge(change));
-  if (end < cycle + kPollMargin + round) return 0;
-  return (end - kPollMargin - cycle) / round * round;
+  if (change != kNever) {
+    // The first cycle in which the change can be read, and the first round that
+    // reads in it; under Timing::kNesPy one round more may be executed.
+    const uint64_t seen = std::max(CycleOfEdge(change + 1), cycle + 3);
+    rounds = std::min(rounds, (seen - cycle - 3 + round - 1) / round);
+  }
+  return rounds * round;
 }
 
 uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
@@ -49,9 +54,7 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
     UpdateLimit();
     return static_cast<uint8_t>(value | (open_bus & 0x20));
   }
-  if (address == 0x4016 || address == 0x4017) {
-    return ReadPad(static_cast<int>(address & 1), address);
-  }
+  if (ConsoleBus::IsPad(address)) return ReadPad(address);
   if (address >= 0x6000 && !prg_ram_.empty()) {
     return prg_ram_[address & (kPrgRamBytes - 1)];
   }
@@ -59,28 +62,33 @@ uint8_t Console::ReadIo(unsigned address, uint64_t cycle) {
 }
 
 unsigned Console::WriteIo(unsigned address, uint8_t value, uint64_t cycle) {
-  unsigned halted = 0;
-  const PpuTimes before = TimesOfPpu();
-  bool limit_moves = false;
-  if (address < 0x4000) {
-    ppu_.WriteRegister(address, value, cycle);
-  } else if (address == 0x4014) {
-    halted = StartOamDma(value, cycle);
-  } else if (address == 0x4016) {
+  if (address < 0x4000 || address == 0x4014) {
+    const PpuTimes before = TimesOfPpu();
+    unsigned halted = 0;
+    if (address == 0x4014) {
+      halted = StartOamDma(value, cycle);
+    } else {
+      ppu_.WriteRegister(address, value, cycle);
+    }
+    if (TimesOfPpu() != before) UpdateLimit();
+    return halted;
+  }
+  if (address == 0x4016) {
     WriteStrobe(value);
   } else if (address < 0x4018) {
     apu_.WriteRegister(address, value, cycle);
-    limit_moves = address >= 0x4010;  // the DMC's, and those of interrupts
+    // The DMC's registers, and those of interrupts.
+    if (address >= 0x4010) UpdateLimit();
   } else if (address >= 0x6000) {
     if (prg_ram_.empty()) prg_ram_.resize(kPrgRamBytes);
     prg_ram_[address & (kPrgRamBytes - 1)] = value;
   }
-  if (limit_moves || TimesOfPpu() != before) UpdateLimit();
-  return halted;
+  return 0;
 }
 
-uint8_t Console::ReadPad(int pad, unsigned address) {
+uint8_t Console::ReadPad(unsigned address) {
   PadState& pads = state_.pad;
+  const unsigned pad = address & 1;
   if (pads.strobe) pads.shift[pad] = pads.buttons[pad];
   const uint8_t bit = pads.shift[pad] & 1;
   // After the eight buttons an official pad returns 1.

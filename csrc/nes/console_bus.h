@@ -46,6 +46,17 @@ class ConsoleBus {
     return console_.WriteIo(address, value, cycle);
   }
 
+  /// Registers: addresses from $2000 to $7FFF.
+  uint8_t ReadRegister(unsigned address, uint64_t cycle) {
+    return console_.ReadIo(address, cycle);
+  }
+  unsigned WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
+    return console_.WriteIo(address, value, cycle);
+  }
+  /// The pads, whose reads depend on no time.
+  static bool IsPad(unsigned address) { return (address & ~1u) == 0x4016; }
+  uint8_t ReadPad(unsigned address) { return console_.ReadPad(address); }
+
   void DummyRead(unsigned address, uint64_t cycle) {
     if (address - 0x2000 < 0x2020) console_.ReadIo(address, cycle);
   }

@@ -131,14 +131,22 @@ class MacroAssembler : public host::Emitter {
   void Sbc(const Operand& m, Carry carry);
   void Compare(Reg reg, const Operand& m);  // sets kNz
   void Bit(const Operand& m);               // sets kNz
-  void Asl(Reg m);
-  void Lsr(Reg m);
+  // These four as often as `times` says, below 8.
+  void Asl(Reg m, unsigned times);
+  void Lsr(Reg m, unsigned times);
   void Rol(Reg m, Carry carry);
   void Ror(Reg m, Carry carry);
-  void Inc(Reg m);
-  void Dec(Reg m);
+  void Inc(Reg m, unsigned times);
+  void Dec(Reg m, unsigned times);
+  /// Whether anything may read the carry and V that the next instructions set;
+  /// if not, a host may leave them out.
+  void Keep(bool carry, bool overflow) {
+    keeps_carry_ = carry;
+    keeps_overflow_ = overflow;
+  }
 
  private:
+  bool keeps_carry_ = true, keeps_overflow_ = true;
 #if defined(__aarch64__)
   Reg Value(const Operand& operand);
   void AddWithCarry(Reg value, Carry carry);

@@ -232,8 +232,12 @@ void MacroAssembler::Bit(const Operand& m) {
   Register(kOr, kNz, kNz, kR16, 1);
 }
 
-void MacroAssembler::Asl(Reg m) { Rol(m, Carry::kIs0); }
-void MacroAssembler::Lsr(Reg m) { Ror(m, Carry::kIs0); }
+void MacroAssembler::Asl(Reg m, unsigned times) {
+  for (; times > 0; --times) Rol(m, Carry::kIs0);
+}
+void MacroAssembler::Lsr(Reg m, unsigned times) {
+  for (; times > 0; --times) Ror(m, Carry::kIs0);
+}
 void MacroAssembler::Rol(Reg m, Carry carry) {
   const Reg low = carry == Carry::kInRegister ? kCarry : kZero;
   Register(kOr, kR16, low, m, 1);
@@ -248,8 +252,14 @@ void MacroAssembler::Ror(Reg m, Carry carry) {
   Emitter::And(kCarry, m, {0, 1});
   ShiftRight(m, from, 1);
 }
-void MacroAssembler::Inc(Reg m) { Increment8(m); }
-void MacroAssembler::Dec(Reg m) { Decrement8(m); }
+void MacroAssembler::Inc(Reg m, unsigned times) {
+  AddImmediate(0, m, m, times);
+  ExtendByte(m, m);
+}
+void MacroAssembler::Dec(Reg m, unsigned times) {
+  AddImmediate(kMinus, m, m, times);
+  ExtendByte(m, m);
+}
 
 }  // namespace nes
 

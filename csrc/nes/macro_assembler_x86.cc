@@ -28,7 +28,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
 
   stubs.enter = at + size();
   for (const Reg reg : kSaved) Push(reg);
-  Wide(kSub, kRsp, 8);  // calls need a multiple of 16
+  Wide(kSub, kRsp, 16);  // within a call it is a multiple of 16, as calls need
   Move64(kRun, kRdi);
   Move64(kRax, kRsi);
   Load64(kRam, FIELD(ram));
@@ -46,9 +46,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
     Move64(kRdi, kRun);
     Move(kRsi, kAddress);
     if (writes) Move(kRcx, kResult);
-    Wide(kSub, kRsp, 8);
     Call(function);
-    Wide(kAdd, kRsp, 8);
     for (const auto& [reg, field] : kept) Load32(reg, field);
     Load64(kPastLimit, FIELD(past_limit));
     load_pointers();
@@ -65,7 +63,7 @@ Stubs MacroAssembler::MakeStubs(const uint8_t* at) {
   for (const auto& [reg, field] : kept) Store32(field, reg);
   for (const auto& [reg, field] : others) Store32(field, reg);
   Store64(FIELD(past_limit), kPastLimit);
-  Wide(kAdd, kRsp, 8);
+  Wide(kAdd, kRsp, 16);
   for (size_t i = std::size(kSaved); i-- > 0;) Pop(kSaved[i]);
   Return();
   return stubs;
@@ -205,7 +203,7 @@ void MacroAssembler::LoadCarry(Carry carry) {
 
 // Copies the carry of the host CPU to the 6502's; N and Z are in flags, too.
 void MacroAssembler::KeepCarry(InFlags how) {
-  Set8(how == InFlags::kYes ? kBelow : kAboveOrEqual, kCarry);
+  if (keeps_carry_) Set8(how == InFlags::kYes ? kBelow : kAboveOrEqual, kCarry);
   carry_in_flags_ = how;
   nz_in_flags_ = true;
 }
@@ -226,7 +224,7 @@ void MacroAssembler::Adc(const Operand& m, Carry carry) {
     LoadCarry(carry);
     Apply(kAdc, kRegA, m);
   }
-  Set8(kOverflow, FIELD(overflow));
+  if (keeps_overflow_) Set8(kOverflow, FIELD(overflow));
   KeepCarry(InFlags::kYes);
 }
 
@@ -242,7 +240,7 @@ void MacroAssembler::Sbc(const Operand& m, Carry carry) {
     }
     Apply(kSbb, kRegA, m);
   }
-  Set8(kOverflow, FIELD(overflow));
+  if (keeps_overflow_) Set8(kOverflow, FIELD(overflow));
   KeepCarry(InFlags::kInverted);
 }
 
@@ -265,12 +263,12 @@ void MacroAssembler::Bit(const Operand& m) {
   Full(kOr, kNz, kRcx);
 }
 
-void MacroAssembler::Asl(Reg m) {
-  Shift8(kShl, m);
+void MacroAssembler::Asl(Reg m, unsigned times) {
+  Shift8(kShl, m, times);
   KeepCarry(InFlags::kYes);
 }
-void MacroAssembler::Lsr(Reg m) {
-  Shift8(kShr, m);
+void MacroAssembler::Lsr(Reg m, unsigned times) {
+  Shift8(kShr, m, times);
   KeepCarry(InFlags::kYes);
 }
 void MacroAssembler::Rol(Reg m, Carry carry) {
@@ -280,16 +278,16 @@ void MacroAssembler::Rol(Reg m, Carry carry) {
 }
 void MacroAssembler::Ror(Reg m, Carry carry) {
   LoadCarry(carry);
-  Shift8(kRcr, m);
+  Shift8(kRcr, m, 1);
   KeepCarry(InFlags::kYes);
   nz_in_flags_ = false;
 }
-void MacroAssembler::Inc(Reg m) {
-  Increment8(m);
+void MacroAssembler::Inc(Reg m, unsigned times) {
+  Byte8(kAdd, m, times);
   nz_in_flags_ = true;
 }
-void MacroAssembler::Dec(Reg m) {
-  Decrement8(m);
+void MacroAssembler::Dec(Reg m, unsigned times) {
+  Byte8(kSub, m, times);
   nz_in_flags_ = true;
 }
 

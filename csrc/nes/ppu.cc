@@ -173,9 +173,8 @@ void Ppu::RunVisibleDots(uint32_t from, uint32_t to) {
       continue;
     }
     const uint32_t end = std::min(kDotsPerLine, dot + (to - from));
-    if (canvas_ != nullptr && dot <= 256 && end > 1) {
-      DrawSegment(line, static_cast<int>(std::max(dot, 1u)) - 1,
-                  static_cast<int>(std::min(end, 257u)) - 1);
+    if (canvas_ != nullptr && dot <= kLineWidth && end > kLineWidth) {
+      DrawSegment(line, kLineWidth);
     }
     if (Rendering()) {
       if (dot <= kStepY && kStepY < end) IncrementY(&s_.v);
@@ -186,12 +185,13 @@ void Ppu::RunVisibleDots(uint32_t from, uint32_t to) {
 }
 
 // `lines` whole lines of scrolling: y steps down in each, x is copied.
-void Ppu::StepLines(int lines) {
-  const int y = (s_.v >> 5 & 31) * 8 + (s_.v >> 12);
+void Ppu::StepLines(uint16_t* v, int lines) const {
+  if (lines == 0) return;
+  const int y = (*v >> 5 & 31) * 8 + (*v >> 12);
   if (y >= 240 || lines > 240) {
     // Rows 30 and 31 are attribute bytes read as tiles, with rules of their
     // own.
-    for (int i = 0; i < lines; ++i) IncrementY(&s_.v);
+    for (int i = 0; i < lines; ++i) IncrementY(v);
   } else {
     int next = y + lines;
     unsigned flip = 0;
@@ -199,10 +199,10 @@ void Ppu::StepLines(int lines) {
       next -= 240;
       flip = 0x0800;
     }
-    s_.v = static_cast<uint16_t>(((s_.v & 0x0C1Fu) ^ flip) | (next & 7u) << 12 |
-                                 (next >> 3) << 5);
+    *v = static_cast<uint16_t>(((*v & 0x0C1Fu) ^ flip) | (next & 7u) << 12 |
+                               (next >> 3) << 5);
   }
-  CopyX(&s_.v);
+  CopyX(v);
 }
 
 void Ppu::IncrementY(uint16_t* v) const {
@@ -261,13 +261,13 @@ uint32_t Ppu::PredictHit() const {
 
   auto line_v = static_cast<uint16_t>(v);
   const int last = std::min(239, s_.oam[0] + SpriteHeight());
-  for (int line = at; line <= last; ++line) {
-    if (line >= top) {
-      const int first_x = line == at && dot > 0 ? static_cast<int>(dot) - 1 : 0;
-      const uint32_t hit = HitOnLine(line, first_x, line_v);
-      if (hit != kNone) {
-        return line0 + static_cast<uint32_t>(line) * kDotsPerLine + hit;
-      }
+  const int begin = std::max(at, top);
+  StepLines(&line_v, begin - at);
+  for (int line = begin; line <= last; ++line) {
+    const int first_x = line == at && dot > 0 ? static_cast<int>(dot) - 1 : 0;
+    const uint32_t hit = HitOnLine(line, first_x, line_v);
+    if (hit != kNone) {
+      return line0 + static_cast<uint32_t>(line) * kDotsPerLine + hit;
     }
     IncrementY(&line_v);
     CopyX(&line_v);
@@ -411,6 +411,7 @@ uint8_t Ppu::ReadStatus(uint64_t cycle) {
 
 uint8_t Ppu::ReadData(uint64_t cycle) {
   const unsigned address = s_.v & 0x3FFF;
+  DrawSoFar();
   if (address >= 0x3F00) {
     const uint8_t visible = s_.mask & 0x01 ? 0x30 : 0x3F;
     DriveLatch(s_.palette[PaletteIndex(address)] & visible, 0x3F, cycle);
@@ -431,9 +432,11 @@ void Ppu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
   hit_known_ = false;
   switch (address & 7) {
     case 0:
+      if ((s_.ctrl ^ value) & 0x38) DrawSoFar();
       WriteControl(value, dot);
       break;
     case 1:
+      if (s_.mask != value) DrawSoFar();
       if ((s_.mask ^ value) & 0x01) colours_known_ = false;
       s_.mask = value;
       overflow_known_ = false;
@@ -442,6 +445,7 @@ void Ppu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
       s_.oam_addr = value;
       break;
     case 4:
+      DrawSoFar();
       // The unused bits of the attribute byte do not exist.
       s_.oam[s_.oam_addr] = (s_.oam_addr & 3) == 2 ? value & 0xE3 : value;
       ++s_.oam_addr;
@@ -450,6 +454,7 @@ void Ppu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
     case 5:
       if (s_.w == 0) {
         s_.t = static_cast<uint16_t>((s_.t & ~0x001F) | value >> 3);
+        if (s_.fine_x != (value & 7)) DrawSoFar();
         SetFineX(value & 7);
       } else {
         s_.t = static_cast<uint16_t>((s_.t & ~0x73E0) | (value & 7) << 12 |
@@ -462,11 +467,13 @@ void Ppu::WriteRegister(unsigned address, uint8_t value, uint64_t cycle) {
         s_.t = static_cast<uint16_t>((s_.t & 0x00FF) | (value & 0x3F) << 8);
       } else {
         s_.t = static_cast<uint16_t>((s_.t & 0xFF00) | value);
+        DrawSoFar();
         SetAddress(s_.t);
       }
       s_.w ^= 1;
       break;
     case 7:
+      DrawSoFar();
       WriteData(value);
       break;
     default:
@@ -547,10 +554,15 @@ void Ppu::WriteData(uint8_t value) {
 
 void Ppu::WriteOam(const uint8_t* page, uint64_t cycle) {
   CatchUp(DotOfAccess(cycle));
+  DrawSoFar();
   const unsigned first = 256u - s_.oam_addr;  // bytes up to the wrap
   std::memcpy(s_.oam + s_.oam_addr, page, first);
   std::memcpy(s_.oam, page + first, 256 - first);
-  for (int i = 2; i < 256; i += 4) s_.oam[i] &= 0xE3;
+  for (int i = 0; i < 256; i += 8) {
+    constexpr uint8_t kBits[8] = {0xFF, 0xFF, 0xE3, 0xFF,
+                                  0xFF, 0xFF, 0xE3, 0xFF};
+    Store8(s_.oam + i, Load8(s_.oam + i) & Load8(kBits));
+  }
   hit_known_ = overflow_known_ = sprites_known_ = false;
 }
 

@@ -14,10 +14,10 @@
 //   line 240                        idle
 //
 // Lines that show the same row of tiles are drawn together if no register
-// access interrupts them. An access in the middle of a line first draws the
-// part up to its dot. Approximation: a change affects the two tiles that real
-// hardware has already fetched, so up to 16 pixels after a mid-line write may
-// differ.
+// access interrupts them. A write in the middle of a line that changes what is
+// shown first draws the part up to its dot. Approximation: a change affects the
+// two tiles that real hardware has already fetched, so up to 16 pixels after a
+// mid-line write may differ.
 //
 // The sprite-0 hit and the overflow flag are predicted: their times are
 // computed from registers and memory when needed, and discarded when registers
@@ -26,6 +26,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 #include <vector>
 
 #include "nes/canvas.h"
@@ -35,6 +36,16 @@
 #include "nes/timing.h"
 
 namespace nes {
+
+inline uint64_t Load8(const uint8_t* from) {
+  uint64_t bytes;
+  std::memcpy(&bytes, from, sizeof(bytes));
+  return bytes;
+}
+
+inline void Store8(uint8_t* to, uint64_t bytes) {
+  std::memcpy(to, &bytes, sizeof(bytes));
+}
 
 class Ppu {
  public:
@@ -58,6 +69,11 @@ class Ppu {
   void set_output(Canvas* canvas) {
     canvas_ = canvas;
     colours_known_ = false;
+    if (canvas != nullptr) drawn_ = Now().pixels;
+  }
+  /// To be called when a frame ends within a line: draws its pixels up to now.
+  void DrawSoFar() {
+    if (canvas_ != nullptr && s_.position > Line0()) DrawBegunLine();
   }
 
   /// Dot at which the VBL flag of the next frame will rise.
@@ -89,7 +105,7 @@ class Ppu {
   void RunTo(uint32_t stop);
   void RaiseVblank();
   void RunVisibleDots(uint32_t from, uint32_t to);
-  void StepLines(int lines);
+  void StepLines(uint16_t* v, int lines) const;
   void IncrementY(uint16_t* v) const;
   void CopyX(uint16_t* v) const {
     *v = static_cast<uint16_t>((*v & ~0x041F) | (s_.t & 0x041F));
@@ -109,7 +125,12 @@ class Ppu {
   static bool IsSame(const Bands::Band& now, const Bands::Band& last);
   bool IsPlain(const Bands::Band& band) const;
   void DrawLines(int line, int count);
-  void DrawSegment(int line, int x_begin, int x_end);
+  struct Place {
+    int line, pixels;  // of this line; 0 at its end, too
+  };
+  Place Now() const;
+  void DrawBegunLine();
+  void DrawSegment(int line, int x_end);
   void DrawAndCopy(int line, int count, int x_begin, int x_end);
   void DrawTo(const LinesOut& out, int line, int count);
   void DrawBackground(uint8_t* const* lines, int count, const uint8_t* colours);
@@ -120,8 +141,9 @@ class Ppu {
   void DrawSprites(int line, int count, const LinesOut& out);
   uint64_t SpritesDrawn(int line) const;
   void DrawWrappedSprites(const LinesOut& out);
-  void DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
-                  const LinesOut& out);
+  void DrawSprite(const uint8_t* sprite, const uint8_t* row, int step, int k,
+                  int end, const LinesOut& out);
+  uint64_t PutBehind(uint64_t shown, unsigned x, int k, int plane) const;
   uint64_t BackgroundEntries(unsigned x, int row) const;
 
   void FindWrapped();
@@ -152,6 +174,7 @@ class Ppu {
   std::vector<uint8_t> chr_ram_;
   std::vector<uint8_t> chr_ram_tiles_;
   Canvas* canvas_ = nullptr;
+  int drawn_ = 0;  // pixels of a line that has begun, with a canvas
 
   // Derived from the state, discarded when it changes, never saved.
   bool hit_known_ = false;

@@ -1,11 +1,16 @@
 // Draws rows of tiles, with sprites over them, onto a canvas; see ppu.h.
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <cstddef>
 #include <cstring>
 
 #include "nes/opcodes.h"
 #include "nes/ppu.h"
+
+#if defined(CPU_X86)
+#include <emmintrin.h>
+#endif
 
 namespace nes {
 namespace {
@@ -17,15 +22,39 @@ constexpr uint8_t kFlipped = 0x40;
 // Bytes of a line with the free space that DrawTiles needs.
 constexpr int kLineWithMargins = Canvas::kMargin + simd::kTilesInLine * 8;
 
-uint64_t Load8(const uint8_t* from) {
-  uint64_t bytes;
-  std::memcpy(&bytes, from, sizeof(bytes));
-  return bytes;
+// A bit for each of the 64 sprites whose y is below 240.
+uint64_t SpritesOnScreen(const uint8_t* oam) {
+  uint64_t bits = 0;
+#if defined(CPU_X86)
+  const __m128i low = _mm_set1_epi32(0xFF), last = _mm_set1_epi8(-17);  // 239
+  for (int i = 0; i < 4; ++i) {
+    __m128i y[4];
+    for (int k = 0; k < 4; ++k) {
+      y[k] = _mm_and_si128(
+          low, _mm_loadu_si128(
+                   reinterpret_cast<const __m128i*>(oam + i * 64 + k * 16)));
+    }
+    const __m128i all = _mm_packus_epi16(_mm_packs_epi32(y[0], y[1]),
+                                         _mm_packs_epi32(y[2], y[3]));
+    const int mask =
+        _mm_movemask_epi8(_mm_cmpeq_epi8(_mm_min_epu8(all, last), all));
+    bits |= static_cast<uint64_t>(mask) << (16 * i);
+  }
+#else
+  for (int i = 0; i < 64; ++i) bits |= uint64_t{oam[i * 4] < 240} << i;
+#endif
+  return bits;
 }
 
-void Store8(uint8_t* to, uint64_t bytes) {
-  std::memcpy(to, &bytes, sizeof(bytes));
-}
+// For two attributes of two bits: the offsets of four tiles, 16 bits each.
+constexpr auto kAttributeOffsets = [] {
+  std::array<uint64_t, 16> offsets{};
+  for (unsigned i = 0; i < 16; ++i) {
+    offsets[i] = ((i & 3) | uint64_t{i >> 2} << 32) *
+                 (uint64_t{kTileAttributeBytes} * 0x10001);
+  }
+  return offsets;
+}();
 
 // $FF in the byte of every opaque pixel, whose colour, the two low bits of a
 // palette entry, is not 0.
@@ -51,7 +80,7 @@ struct Ppu::LinesOut {
 // Runs whole lines; lines that show the same row of tiles are drawn together.
 void Ppu::RunLines(int line, int lines) {
   if (canvas_ == nullptr) {
-    if (Rendering()) StepLines(lines);
+    if (Rendering()) StepLines(&s_.v, lines);
     return;
   }
   const int end = line + lines;
@@ -70,7 +99,7 @@ void Ppu::RunLines(int line, int lines) {
       while (wanted != nullptr && !wanted[line + count - 1]) --count;
       DrawLines(line, count);
     }
-    if (Rendering()) StepLines(count);
+    if (Rendering()) StepLines(&s_.v, count);
     line += count;
   }
 }
@@ -86,7 +115,7 @@ void Ppu::FindRepeated(int line, int end) {
     const bool was_known = canvas_->before->known & bit;
     canvas_->before->known &= ~bit;
     if (next - line == 8 && IsRepeated(band, was_known)) repeated |= bit;
-    if (Rendering()) StepLines(next - line);
+    if (Rendering()) StepLines(&s_.v, next - line);
     line = next;
   }
   s_.v = v;
@@ -173,8 +202,26 @@ void Ppu::DrawLines(int line, int count) {
   canvas_->Finished(line, line + count);
 }
 
-void Ppu::DrawSegment(int line, int x_begin, int x_end) {
-  if (x_begin >= x_end) return;
+Ppu::Place Ppu::Now() const {
+  const uint32_t line0 = Line0();
+  if (s_.position <= line0) return {0, 0};
+  const uint32_t line = (s_.position - line0) / kDotsPerLine;
+  const uint32_t dot = (s_.position - line0) % kDotsPerLine;
+  const bool within = line < kVisibleLines && dot > 0 && dot <= kLineWidth;
+  return {static_cast<int>(line), within ? static_cast<int>(dot) - 1 : 0};
+}
+
+void Ppu::DrawBegunLine() {
+  const auto [line, pixels] = Now();
+  if (pixels != 0) DrawSegment(line, pixels);
+}
+
+// Draws a line from the drawn pixels on. No register that changes it has been
+// written since then.
+void Ppu::DrawSegment(int line, int x_end) {
+  const int x_begin = drawn_;
+  drawn_ = x_end % kLineWidth;
+  if (x_begin == x_end) return;
   if (canvas_->before != nullptr) canvas_->before->known &= ~(1u << line / 8);
   if (canvas_->wanted == nullptr || canvas_->wanted[line]) {
     DrawAndCopy(line, 1, x_begin, x_end);
@@ -249,16 +296,13 @@ void Ppu::DrawBackground(uint8_t* const* lines, int count,
                          const uint8_t* colours) {
   uint8_t unseen[kLineWithMargins];
   const int first = s_.v >> 12 & 7;
+  uint8_t* out[8];
+  std::fill_n(out, 8, unseen + Canvas::kMargin - s_.fine_x);
+  for (int k = 0; k < count; ++k) out[first + k] = lines[k] - s_.fine_x;
   for (int begin = 0; begin < 8; begin += 4) {
     if (begin + 4 <= first || begin >= first + count) continue;
-    uint8_t* out[4];
-    for (int r = 0; r < 4; ++r) {
-      const int k = begin + r - first;
-      const bool seen = k >= 0 && k < count;
-      out[r] = (seen ? lines[k] : unseen + Canvas::kMargin) - s_.fine_x;
-    }
     simd::DrawTiles(row_base_ + begin * 8, row_tiles_ + row_first_, colours,
-                    out);
+                    out + begin);
   }
   if (s_.mask & 0x02) return;
   for (int k = 0; k < count; ++k) Store8(lines[k], kOnes * colours[0]);
@@ -274,14 +318,16 @@ void Ppu::FindRowTiles() {
   row_known_ = true;
   row_base_ = tiles_ + (table >> 4) * kTileBytes;
   row_first_ = s_.v & 3u;
-  uint8_t names[36], attributes[9];
+  uint8_t names[40], attributes[9];
   ReadRow(names, attributes);
-  for (unsigned i = 0; i < 36; i += 2) {
-    const unsigned attribute =
-        (attributes[i / 4] >> (i & 2) & 3) * unsigned{kTileAttributeBytes};
-    for (unsigned k = i; k < i + 2; ++k) {
-      row_tiles_[k] = static_cast<uint16_t>(names[k] * kTileBytes + attribute);
-    }
+  for (unsigned i = 0; i < 9; ++i) {
+    // Four bytes become 16 bits each.
+    uint64_t four = Load8(names + i * 4) & 0xFFFFFFFF;
+    four = (four | four << 16) & 0x0000FFFF0000FFFF;
+    four = (four | four << 8) & 0x00FF00FF00FF00FF;
+    const uint64_t offsets =
+        four * kTileBytes + kAttributeOffsets[attributes[i]];
+    std::memcpy(row_tiles_ + i * 4, &offsets, sizeof(offsets));
   }
 }
 
@@ -304,17 +350,16 @@ void Ppu::ReadRow(uint8_t* names, uint8_t* attributes) const {
 
 void Ppu::FindSprites() {
   sprites_ = {};
-  const int height = SpriteHeight();
-  for (int i = 0; i < 64; ++i) {
-    const int y = s_.oam[i * 4];
-    if (y >= 240) continue;
-    for (int line = y; line < y + height; line += 8) {  // one byte per line
-      uint8_t* const counts = sprites_.count + line;
+  const auto height = static_cast<unsigned>(SpriteHeight());
+  for (uint64_t left = SpritesOnScreen(s_.oam); left != 0; left &= left - 1) {
+    const int i = std::countr_zero(left);
+    const unsigned y = s_.oam[i * 4];
+    for (unsigned line = y; line < y + height; line += 8) {
+      uint8_t* const counts = sprites_.count + line;  // one byte per line
       Store8(counts, Load8(counts) + kOnes);
+      sprites_.in_row[(line + 1) / 8] |= uint64_t{1} << i;
     }
-    for (int row = (y + 1) / 8; row <= (y + height) / 8; ++row) {
-      sprites_.in_row[row] |= uint64_t{1} << i;
-    }
+    sprites_.in_row[(y + height) / 8] |= uint64_t{1} << i;
   }
   uint64_t eight_or_more = 0;  // bit 7 of each byte
   for (int line = 0; line < 240; line += 8) {
@@ -333,13 +378,22 @@ void Ppu::DrawSprites(int line, int count, const LinesOut& out) {
     const int i = 63 - std::countl_zero(left);
     left ^= uint64_t{1} << i;
     const uint8_t* sprite = s_.oam + i * 4;
-    const int first = sprite[0] + 1;
-    const int last = std::min(end, first + height);
-    for (int at = std::max(line, first); at < last; ++at) {
-      if (sprites_.count[at - 1] > 8 && !(SpritesDrawn(at) >> i & 1)) continue;
-      const uint64_t pixels =
-          Load8(TileRow(SpriteRowAddress(sprite, at - first), sprite[2] & 3u));
-      DrawSprite(sprite, pixels, at - line, out);
+    const int step = sprite[2] & 0x80 ? -8 : 8;  // from row to row
+    for (int part = 0; part < height; part += 8) {
+      const int top = sprite[0] + 1 + part;
+      const int first = std::max(line, top), last = std::min(end, top + 8);
+      if (first >= last) continue;
+      const uint8_t* row =
+          TileRow(SpriteRowAddress(sprite, first - top + part), sprite[2] & 3u);
+      if (!sprites_.crowded) {
+        DrawSprite(sprite, row, step, first - line, last - line, out);
+        continue;
+      }
+      for (int at = first; at < last; ++at, row += step) {
+        if (sprites_.count[at - 1] <= 8 || SpritesDrawn(at) >> i & 1) {
+          DrawSprite(sprite, row, step, at - line, at - line + 1, out);
+        }
+      }
     }
   }
 }
@@ -356,40 +410,47 @@ uint64_t Ppu::SpritesDrawn(int line) const {
   return drawn;
 }
 
-// Draws eight pixels at once, one byte each: `pixels` is a row of the sprite's
-// tile with a palette entry in each byte. A sprite hides later sprites even
-// where it is behind the background itself; there the background is drawn
-// again.
-NES_INLINE void Ppu::DrawSprite(const uint8_t* sprite, uint64_t pixels, int k,
-                                const LinesOut& out) {
-  const unsigned x = sprite[3];
-  if (sprite[2] & kFlipped) pixels = __builtin_bswap64(pixels);
-  uint64_t drawn = OpaqueMask(pixels);
-  if (!(s_.mask & 0x04)) drawn &= BesideLeftEdge(x);
-  if (drawn == 0) return;
-  // 1 in each byte that has the first, the second or the third colour.
-  const uint64_t low = pixels & kOnes, high = pixels >> 1 & kOnes;
-  const uint64_t third = low & high, first = low ^ third, second = high ^ third;
-  uint64_t background = 0, covered = 0;
-  if (sprite[2] & kBehind) {
-    background = BackgroundEntries(x, (s_.v >> 12 & 7) + k);
-    covered = OpaqueMask(background);
-  }
-  for (int plane = 0; plane < canvas_->planes; ++plane) {
-    const uint8_t* colours = colours_[plane];
-    const uint8_t* own = colours + 16 + (sprite[2] & 3) * 4;
-    // No byte carries into the next byte, because each byte has one of the
-    // three colours or 0.
-    uint64_t shown = first * own[1] + second * own[2] + third * own[3];
-    if (covered != 0) {
-      uint8_t bytes[8];
-      Store8(bytes, background);
-      for (uint8_t& byte : bytes) byte = colours[byte];
-      shown = (shown & ~covered) | (Load8(bytes) & covered);
+// Draws rows of a sprite's tile, which have a palette entry in each byte, onto
+// the lines [k, end): eight pixels at once, one byte each. A sprite hides later
+// sprites even where it is behind the background itself; there the background
+// is drawn again.
+void Ppu::DrawSprite(const uint8_t* sprite, const uint8_t* row, int step, int k,
+                     int end, const LinesOut& out) {
+  const unsigned x = sprite[3], attributes = sprite[2];
+  const uint64_t seen = s_.mask & 0x04 ? ~uint64_t{0} : BesideLeftEdge(x);
+  const int planes = canvas_->planes;
+  for (; k < end; ++k, row += step) {
+    uint64_t pixels = Load8(row);
+    if (pixels == 0) continue;
+    if (attributes & kFlipped) pixels = __builtin_bswap64(pixels);
+    const uint64_t drawn = OpaqueMask(pixels) & seen;
+    // 1 in each byte that has the first, the second or the third colour.
+    const uint64_t low = pixels & kOnes, high = pixels >> 1 & kOnes;
+    const uint64_t third = low & high;
+    const uint64_t first = low ^ third, second = high ^ third;
+    for (int plane = 0; plane < planes; ++plane) {
+      const uint8_t* own = colours_[plane] + 16 + (attributes & 3) * 4;
+      // No byte carries into the next byte, because each byte has one of the
+      // three colours or 0.
+      uint64_t shown = first * own[1] + second * own[2] + third * own[3];
+      if (attributes & kBehind) [[unlikely]] {
+        shown = PutBehind(shown, x, k, plane);
+      }
+      uint8_t* const to = out.at[plane][k] + x;
+      Store8(to, (Load8(to) & ~drawn) | (shown & drawn));
     }
-    uint8_t* to = out.at[plane][k] + x;
-    Store8(to, (Load8(to) & ~drawn) | (shown & drawn));
   }
+}
+
+// Returns eight pixels with the background, where it is opaque, before them.
+__attribute__((noinline)) uint64_t Ppu::PutBehind(uint64_t shown, unsigned x,
+                                                  int k, int plane) const {
+  const uint64_t background = BackgroundEntries(x, (s_.v >> 12 & 7) + k);
+  uint8_t bytes[8];
+  Store8(bytes, background);
+  for (uint8_t& byte : bytes) byte = colours_[plane][byte];
+  const uint64_t covered = OpaqueMask(background);
+  return (shown & ~covered) | (Load8(bytes) & covered);
 }
 
 // Returns the palette entries of the background in eight pixels from x on;
@@ -433,7 +494,7 @@ __attribute__((noinline)) void Ppu::DrawWrappedSprites(const LinesOut& out) {
       entries[x] = static_cast<uint8_t>(
           colour == 0 ? 0 : colour | (sprite[2] & 3u) << 2);
     }
-    DrawSprite(sprite, Load8(entries), 0, out);
+    DrawSprite(sprite, entries, 0, 0, 1, out);
   }
 }
 

@@ -28,6 +28,13 @@ inline bool IsAt(const uint8_t* code) {
          (code[5] & 0xDF) == kBneOrBeq;
 }
 
+/// Whether the loop at `code` goes on when it has read this status.
+inline bool GoesOn(const uint8_t* code, unsigned status) {
+  return ((status & 0x40) == 0) == (code[5] == 0xF0);
+}
+
+constexpr unsigned kReadCycles = 4;  // of LDA
+
 /// Cycles of one round that is begun at `pc`: 4 + 2 + 3, and
 /// `page_cycles` more where the taken branch comes from another page (NESdev
 /// "6502 cycle times").

@@ -59,6 +59,7 @@ struct TranslatedRun {
   const uint8_t* rom;  // the memory at $8000
   const void* blocks;  // of Translation
   void* bus;
+  // The high half of `address` is the status poll that the read begins, or 0.
   uint32_t (*read)(TranslatedRun*, uint32_t address, uint32_t age);
   void (*write)(TranslatedRun*, uint32_t address, uint32_t age, uint32_t value);
   int64_t past_limit;  // cycle - limit: negative before the next event
@@ -190,17 +191,39 @@ class TranslatedCpu {
   static uint32_t Read(TranslatedRun* run, uint32_t address,
                        uint32_t age) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
-    const uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
-    const uint32_t value = bus.Read(address, end - age);
+    if (Bus::IsPad(address)) return bus.ReadPad(address);
+    uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
+    const uint32_t value = address <= 0xFFFF
+                               ? bus.ReadRegister(address, end - age)
+                               : ReadAndPoll(run, address, age, &end);
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
     return value;
+  }
+  // Reads until the loop ends, or the rest is for the interpreter.
+  __attribute__((noinline)) static uint32_t ReadAndPoll(
+      TranslatedRun* run, uint32_t address, uint32_t age,
+      uint64_t* end) noexcept {
+    auto& bus = *static_cast<Bus*>(run->bus);
+    const unsigned poll = address >> 16;
+    const unsigned round =
+        status_poll::RoundCycles(poll, bus.timing().branch_page_cycles);
+    for (;;) {
+      const uint32_t value = bus.ReadRegister(address & 0xFFFF, *end - age);
+      if (!status_poll::GoesOn(run->rom + (poll - kRomBase), value)) {
+        return value;
+      }
+      const uint64_t skipped = bus.SkippablePollCycles(
+          poll, *end + (round - status_poll::kReadCycles));
+      if (skipped == 0) return value;
+      *end += skipped + round;
+    }
   }
   static void Write(TranslatedRun* run, uint32_t address, uint32_t age,
                     uint32_t value) noexcept {
     auto& bus = *static_cast<Bus*>(run->bus);
     uint64_t end = run->limit + static_cast<uint64_t>(run->past_limit);
-    end += bus.Write(address, static_cast<uint8_t>(value), end - age);
+    end += bus.WriteRegister(address, static_cast<uint8_t>(value), end - age);
     run->limit = bus.limit();
     run->past_limit = static_cast<int64_t>(end - run->limit);
   }

@@ -15,6 +15,7 @@ using namespace host;
 namespace {
 
 constexpr int kMostInstructions = 48;  // of a block
+constexpr int kMostReach = 400;        // cycles
 
 bool IsIndexed(Mode mode) { return mode == Mode::kAbsX || mode == Mode::kAbsY; }
 
@@ -54,11 +55,11 @@ unsigned Translator::BranchTarget(const Instruction& at) {
   return at.next + static_cast<unsigned>(static_cast<int8_t>(at.operand));
 }
 
-// Status polls are left to the full loop, which skips rounds.
-bool Translator::IsStatusPoll(const Instruction& at) const {
-  const unsigned target = BranchTarget(at);
-  return at.operand == status_poll::kBranchBack && IsRom(target) &&
-         status_poll::ReadsStatus(source_.rom + (target - kRomBase));
+bool Translator::BeginsStatusPoll(const Instruction& at) const {
+  if (at.pc > 0xFFFF - status_poll::kBytes) return false;
+  const uint8_t* const code = source_.rom + (at.pc - kRomBase);
+  return code[status_poll::kBytes - 1] == status_poll::kBranchBack &&
+         status_poll::IsAt(code);
 }
 
 bool Translator::CallsBus(const Instruction& at) {
@@ -95,11 +96,10 @@ bool Translator::IsTranslated(const Instruction& at) const {
       return IsAddressTranslated(at);
     case Kind::kAccumulator:
     case Kind::kImplied:
+    case Kind::kBranch:
       return true;
     case Kind::kStack:
       return at.opcode != kPhp;
-    case Kind::kBranch:
-      return !IsStatusPoll(at);
     case Kind::kJump:
       return at.opcode != kJmp || at.operand != at.pc;
     case Kind::kJumpIndirect:
@@ -114,6 +114,40 @@ bool Translator::IsTranslated(const Instruction& at) const {
 bool Translator::EndsBlock(const Instruction& at) {
   return at.info.kind == Kind::kJump || at.info.kind == Kind::kJumpIndirect ||
          CallsBus(at);
+}
+
+// Whether the same instruction follows in the block, and both can be made as
+// one.
+bool Translator::IsRepeated(const Instruction& at) const {
+  constexpr uint8_t kInx = 0xE8, kIny = 0xC8, kDex = 0xCA, kDey = 0x88;
+  constexpr uint8_t kAsl = 0x0A, kLsr = 0x4A;
+  for (const uint8_t opcode : {kInx, kIny, kDex, kDey, kAsl, kLsr}) {
+    if (opcode != at.opcode) continue;
+    return IsRom(at.next) && Decode(at.next).opcode == opcode &&
+           IsTranslated(Decode(at.next)) && !IsLeader(at.next);
+  }
+  return false;
+}
+
+// Whether the block may end before, within or behind an instruction.
+bool Translator::MayLeave(const Instruction& at) {
+  const Mode mode = at.info.mode;
+  return at.info.kind == Kind::kBranch || EndsBlock(at) ||
+         mode == Mode::kIndX || mode == Mode::kIndY ||
+         (IsIndexed(mode) && !IsRam(at.operand) && !IsRom(at.operand + 0xFF));
+}
+
+// Whether code from pc on may read a flag: unless the same block sets it first.
+bool Translator::IsRead(Flag flag, unsigned pc) const {
+  while (IsRom(pc) && !IsLeader(pc)) {
+    const Instruction at = Decode(pc);
+    const std::string_view name = at.info.operation;
+    if (!IsTranslated(at) || MayLeave(at)) return true;
+    if (flag.read_by.find(name) != flag.read_by.npos) return true;
+    if (flag.set_by.find(name) != flag.set_by.npos) return false;
+    pc = at.next;
+  }
+  return true;
 }
 
 int Translator::MostCycles(const Instruction& at) const {
@@ -177,12 +211,29 @@ void Translator::MakeBlocks(unsigned pc, const Stubs& stubs,
     MakeBlock(found_[i], exits_follow ? 0 : found_[i + 1]);
     if (exits_follow) MakeExits();
   }
-  std::vector<size_t> offsets(kRomBytes);
-  for (const Block& block : blocks_) {
-    offsets[block.pc - kRomBase] = block.offset;
+  LinkBlocks();
+}
+
+// A jump to a later block skips the check there if the check before it asks for
+// the cycles of both.
+void Translator::LinkBlocks() {
+  std::vector<size_t> numbers(kRomBytes);
+  for (size_t i = 0; i < blocks_.size(); ++i) {
+    numbers[blocks_[i].pc - kRomBase] = i;
   }
-  for (const Link& link : links_) {
-    out_.Link(link.jump, static_cast<int64_t>(offsets[link.pc - kRomBase]));
+  for (size_t i = blocks_.size(); i-- > 0;) {
+    Block& block = blocks_[i];
+    for (; !links_.empty() && links_.back().from == i; links_.pop_back()) {
+      const Link& link = links_.back();
+      const size_t number = numbers[link.pc - kRomBase];
+      const Block& target = blocks_[number];
+      const int reach = link.cycles + target.reach;
+      const bool skips = number > i && link.cycles >= 0 && reach <= kMostReach;
+      if (skips) block.reach = std::max(block.reach, reach);
+      out_.Link(link.jump,
+                static_cast<int64_t>(skips ? target.body : target.offset));
+    }
+    if (block.body != block.offset) out_.SetLimit(block.check, -block.reach);
   }
 }
 
@@ -196,13 +247,16 @@ void Translator::MakeExits() {
 }
 
 void Translator::MakeBlock(unsigned pc, unsigned next_block) {
-  blocks_.push_back({pc, out_.size()});
+  blocks_.push_back({pc, out_.size(), out_.size()});
   flow_ = {};
   out_.ForgetFlags();
   if (!IsTranslated(Decode(pc))) return LeaveAt(pc, Leave::kInterpreted);
   const size_t check = out_.CompareWithLimit();
   exits_.push_back({out_.JumpIf(kGreaterOrEqual), pc, Leave::kLimit, Flow()});
-  int begin_of_last = 0, most = 0;  // cycles
+  Block& block = blocks_.back();
+  block.check = check;
+  block.body = out_.size();
+  most_cycles_ = 0;
   for (;;) {
     const Instruction at = Decode(pc);
     if (!IsTranslated(at)) {
@@ -210,24 +264,32 @@ void Translator::MakeBlock(unsigned pc, unsigned next_block) {
       break;
     }
     if (at.pc != blocks_.back().pc) inside_.push_back(at.pc);
-    begin_of_last = most;
-    most += MostCycles(at);
+    block.reach = most_cycles_;
+    most_cycles_ += MostCycles(at);
+    if (IsRepeated(at) && times_ < 7) {
+      ++times_;
+      pc = at.next;
+      continue;
+    }
     ends_ = false;
     Make(at);
+    times_ = 1;
     pc = at.next;
     if (ends_) break;
     if (CallsBus(at) || IsLeader(pc)) {
       Settle(flow_, 0);
-      if (pc != next_block) GoTo(pc);
+      if (pc != next_block) GoTo(pc, CallsBus(at) ? -1 : most_cycles_);
       break;
     }
   }
-  out_.SetLimit(check, -begin_of_last);
 }
 
 void Translator::Make(const Instruction& at) {
+  constexpr Flag kCarryFlag = {"CmpCpxCpyAslLsrClcSec", "AdcSbcRolRor"};
+  constexpr Flag kOverflowFlag = {"AdcSbcBitClv", ""};
   before_ = flow_;
-  flow_.cycles += at.info.cycles;
+  flow_.cycles += at.info.cycles * static_cast<int>(times_);
+  out_.Keep(IsRead(kCarryFlag, at.next), IsRead(kOverflowFlag, at.next));
   if (at.info.kind != Kind::kBranch) out_.ForgetFlags();
 #define MAKE_Read(operation) Read(at, &Translator::operation)
 #define MAKE_Store(operation) Store(at, operation)
@@ -265,14 +327,20 @@ void Translator::LinkTo(size_t jump, const uint8_t* target) {
   out_.Link(jump, target - at_);
 }
 
-void Translator::GoTo(unsigned pc) {
+void Translator::GoTo(unsigned pc, int cycles) {
   if (!IsRom(pc)) {
     out_.MoveImmediate(kResult, pc & 0xFFFF);
     LinkTo(out_.Jump(), stubs_->leave_miss);
-  } else if (const uint8_t* const block = (*block_at_)(pc)) {
-    LinkTo(out_.Jump(), block);
   } else {
-    links_.push_back({out_.Jump(), pc});
+    LinkToBlock(out_.Jump(), pc, cycles);
+  }
+}
+
+void Translator::LinkToBlock(size_t jump, unsigned pc, int cycles) {
+  if (const uint8_t* const block = (*block_at_)(pc)) {
+    LinkTo(jump, block);
+  } else {
+    links_.push_back({jump, pc, blocks_.size() - 1, cycles});
   }
 }
 

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <string_view>
 #include <vector>
 
 #include "nes/macro_assembler.h"
@@ -28,6 +29,10 @@ class Translator {
   struct Block {
     unsigned pc;
     size_t offset;  // in code()
+    // Of the code behind the check for the next event, if there is one; the
+    // place of that check's number; and the cycles that it asks for.
+    size_t body, check = 0;
+    int reach = 0;
   };
 
   /// Returns the existing block at an address of ROM, or nullptr.
@@ -60,6 +65,10 @@ class Translator {
     uint8_t opcode;
     OpcodeInfo info;
   };
+  /// What instructions do with a flag: names of opcodes.inc, each in spaces.
+  struct Flag {
+    std::string_view set_by, read_by;
+  };
   // What is known at a point of a block.
   struct Flow {
     int cycles = 0;      // since the block's beginning, not yet in a register
@@ -72,9 +81,12 @@ class Translator {
     Leave why;
     Flow flow;
   };
+  /// A jump to another of the blocks that are made together.
   struct Link {
     size_t jump;
     unsigned pc;
+    size_t from;  // the number of the block
+    int cycles;  // since its beginning, at most; negative: the event may change
   };
   using ReadOperation = void (Translator::*)(const Operand&);
   using ModifyOperation = void (Translator::*)(Reg);
@@ -86,7 +98,10 @@ class Translator {
   static unsigned BranchTarget(const Instruction& at);
   static bool CallsBus(const Instruction& at);
   static bool EndsBlock(const Instruction& at);
-  bool IsStatusPoll(const Instruction& at) const;
+  bool IsRepeated(const Instruction& at) const;
+  static bool MayLeave(const Instruction& at);
+  bool IsRead(Flag flag, unsigned pc) const;
+  bool BeginsStatusPoll(const Instruction& at) const;
   int MostCycles(const Instruction& at) const;
   void FindLeaders(unsigned pc);
   void AddLeader(unsigned pc);
@@ -159,12 +174,14 @@ class Translator {
 
   // Ways out of a block.
   void Settle(const Flow& flow, int more_cycles);
-  void GoTo(unsigned pc);
+  void GoTo(unsigned pc, int cycles);
+  void LinkBlocks();
   void GoToResult();
   void LeaveIf(host::Condition condition, const Instruction& at);
   void LeaveAt(unsigned pc, Leave why);
   void MakeExits();
   void LinkTo(size_t jump, const uint8_t* target);
+  void LinkToBlock(size_t jump, unsigned pc, int cycles);
 
   const TranslationSource source_;
   const uint8_t* const at_;
@@ -177,7 +194,9 @@ class Translator {
   std::vector<unsigned> inside_;
   std::vector<Exit> exits_;
   std::vector<Link> links_;
-  bool ends_ = false;  // the block, with the instruction in hand
+  bool ends_ = false;    // the block, with the instruction in hand
+  int most_cycles_ = 0;  // from its beginning to the end of that instruction
+  unsigned times_ = 1;   // that the instruction in hand is executed
   const Stubs* stubs_ = nullptr;
   const BlockAt* block_at_ = nullptr;
 };

@@ -39,7 +39,7 @@ void Translator::Branch(const Instruction& at) {
   if (flag == 2 && flow_.carry != Carry::kInRegister) {
     if ((flow_.carry == Carry::kIs1) != if_set) return;
     Settle(flow_, more_cycles);
-    GoTo(target);
+    GoTo(target, most_cycles_ + more_cycles);
     ends_ = true;
     return;
   }
@@ -47,21 +47,27 @@ void Translator::Branch(const Instruction& at) {
                         : flag == 1 ? out_.OverflowIsSet()
                         : flag == 2 ? out_.CarryIsSet()
                                     : out_.Zero(flow_.nz);
-  const size_t skip = out_.Skip(if_set ? Not(set) : set);
+  const Condition taken = if_set ? set : Not(set);
+  if (target < at.pc && IsRom(target) && kReach > kRomBytes * size_t{1024}) {
+    // A loop, most often taken: one jump of the host.
+    Settle(flow_, more_cycles);
+    LinkToBlock(out_.JumpIf(taken), target, most_cycles_ + more_cycles);
+    flow_.cycles = -more_cycles;
+    return;
+  }
+  const size_t skip = out_.Skip(Not(taken));
   Settle(flow_, more_cycles);
-  GoTo(target);
+  GoTo(target, most_cycles_ + more_cycles);
   out_.Land(skip);
 }
 
 void Translator::Jump(const Instruction& at) {
   ends_ = true;
   if (at.opcode == kRts) {
-    out_.Address(kAddress, {kS, kNoIndex, 1});
-    out_.ExtendByte(kAddress, kAddress);
-    out_.LoadByte(kResult, RamAt(kAddress, kStack));
-    out_.Increment8(kAddress);
-    out_.LoadByte(kPointer, RamAt(kAddress, kStack));
-    out_.Move(kS, kAddress);
+    out_.Increment8(kS);
+    out_.LoadByte(kResult, RamAt(kS, kStack));
+    out_.Increment8(kS);
+    out_.LoadByte(kPointer, RamAt(kS, kStack));
     out_.Join(kResult, kPointer, 1);
     Settle(flow_, 0);
     return GoToResult();
@@ -74,7 +80,7 @@ void Translator::Jump(const Instruction& at) {
     }
   }
   Settle(flow_, 0);
-  GoTo(at.operand);
+  GoTo(at.operand, most_cycles_);
 }
 
 void Translator::JumpIndirect(const Instruction& at) {
@@ -115,7 +121,8 @@ int Translator::Age(const Instruction& at) const {
 
 void Translator::CallRead(const Instruction& at) {
   if (at.info.mode == Mode::kAbs) {
-    out_.MoveImmediate(kAddress, at.operand);
+    const unsigned poll = BeginsStatusPoll(at) ? at.pc : 0;
+    out_.MoveImmediate(kAddress, at.operand | poll << 16);
   } else {
     const unsigned low = at.operand & 0xFF;
     if (low != 0) LeaveIf(out_.IsAtLeast(IndexOf(at), 0x100 - low), at);
@@ -288,11 +295,11 @@ void Translator::Bit(const Operand& m) {
   flow_.nz = kNz;
 }
 void Translator::Asl(Reg m) {
-  out_.Asl(m);
+  out_.Asl(m, times_);
   SetCarryAndNz(m);
 }
 void Translator::Lsr(Reg m) {
-  out_.Lsr(m);
+  out_.Lsr(m, times_);
   SetCarryAndNz(m);
 }
 void Translator::Rol(Reg m) {
@@ -304,11 +311,11 @@ void Translator::Ror(Reg m) {
   SetCarryAndNz(m);
 }
 void Translator::Inc(Reg m) {
-  out_.Inc(m);
+  out_.Inc(m, times_);
   flow_.nz = m;
 }
 void Translator::Dec(Reg m) {
-  out_.Dec(m);
+  out_.Dec(m, times_);
   flow_.nz = m;
 }
 

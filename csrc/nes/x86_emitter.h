@@ -41,7 +41,7 @@ struct Mem {
 
 /// Numbers of the two-operand arithmetic instructions.
 enum Alu : uint8_t { kAdd, kOr, kAdc, kSbb, kAnd, kSub, kXor, kCmp };
-/// Shifts and rotations by one.
+/// Shifts and rotations.
 enum Shift : uint8_t { kRcr = 3, kShl = 4, kShr = 5 };
 /// Conditions; the lowest bit negates.
 enum Condition : uint8_t {
@@ -119,7 +119,11 @@ class Emitter {
   }
   void Increment8(Reg to) { Encode(0xFE, 0, to); }
   void Decrement8(Reg to) { Encode(0xFE, 1, to); }
-  void Shift8(Shift op, Reg to) { Encode(0xD0, op, to); }
+  /// The carry is the last bit that leaves; at most 8 bits.
+  void Shift8(Shift op, Reg to, unsigned bits) {
+    Encode(bits == 1 ? 0xD0 : 0xC0, op, to);
+    if (bits != 1) Byte(bits);
+  }
   void ShiftLeft(Reg to, unsigned bits) {
     Encode(0xC1, 4, to);
     Byte(bits);

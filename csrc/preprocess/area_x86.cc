@@ -17,6 +17,7 @@ namespace {
 
 // Slack for loads that begin near the end of a row of sums.
 constexpr int kRowSlack = 32;
+constexpr int kSumsStride = kSourceWidth + kRowSlack;
 
 // A 64-byte table lookup: four 16-byte shuffles, chosen by bits 4 and 5.
 __attribute__((target("avx2"), always_inline)) inline __m256i Lookup(
@@ -57,7 +58,7 @@ PREPROCESS_AVX2 void FrameMaker::BrightLineAvx2(const uint8_t* lut,
 PREPROCESS_AVX2 void FrameMaker::AreaRowsAvx2(int row, int end,
                                               const Lines& plane,
                                               uint8_t* out) const noexcept {
-  alignas(32) uint16_t all_sums[kRowsAtOnce][kSourceWidth + kRowSlack];
+  alignas(32) uint16_t all_sums[kRowsAtOnce][kSumsStride];
   for (int i = row; i < end; ++i) SumLinesAvx2(i, plane, all_sums[i - row]);
   for (int i = row; i < end; ++i, out += spec_.width) {
     SumColumnsAvx2(all_sums[i - row], out);
@@ -122,8 +123,13 @@ PREPROCESS_AVX2 void FrameMaker::SumColumnsAvx2(const uint16_t* sums,
     if (begin + kGroup <= width) {
       _mm_storel_epi64(reinterpret_cast<__m128i*>(out + begin), eight);
     } else {
-      const int64_t tail = _mm_cvtsi128_si64(eight);
-      std::memcpy(out + begin, &tail, static_cast<size_t>(width - begin));
+      int64_t tail = _mm_cvtsi128_si64(eight);
+      int i = begin;
+      if ((width - i) & 4) {
+        std::memcpy(out + i, &tail, 4);
+        i += 4, tail >>= 32;
+      }
+      for (; i < width; ++i, tail >>= 8) out[i] = static_cast<uint8_t>(tail);
     }
   };
   if (!pair_first_.empty()) {
@@ -213,17 +219,9 @@ PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20,
                                          22, 24, 26, 28, 30);
   const __m512i odd = _mm512_add_epi32(even, _mm512_set1_epi32(1));
-  alignas(64) uint16_t all_sums[kRowsAtOnce][kSourceWidth + kRowSlack];
-  const auto two_sums = [&](const uint16_t* sums, int group) PREPROCESS_AVX512 {
-    const __m512i taps = _mm512_permutexvar_epi16(
-        _mm512_loadu_si512(&window_index_[group * kWindow]),
-        _mm512_loadu_si512(sums + window_[group]));
-    return _mm512_madd_epi16(
-        taps, _mm512_loadu_si512(&window_weight_[group * kWindow]));
-  };
-
+  alignas(64) uint16_t all_sums[kRowsAtOnce * kSumsStride];
   for (int i = row; i < end; ++i) {
-    uint16_t* const sums = all_sums[i - row];
+    uint16_t* const sums = all_sums + (i - row) * kSumsStride;
     std::memset(sums + kSourceWidth, 0, kRowSlack * sizeof(sums[0]));
     const int top = top_ + rows_.first[i];
     constexpr int kChunks = kSourceWidth / 64;
@@ -255,18 +253,33 @@ PREPROCESS_AVX512 void FrameMaker::AreaRowsAvx512(int row, int end,
                                       low[chunk], second_half, high[chunk]));
     }
   }
-  for (int i = row; i < end; ++i, out += spec_.width) {
-    const uint16_t* const sums = all_sums[i - row];
-    for (int group = 0; group < groups_; group += 2) {
-      const __m512i a = two_sums(sums, group);
-      const __m512i b = group + 1 < groups_ ? two_sums(sums, group + 1) : a;
+  // What two groups need is loaded once for all rows.
+  for (int group = 0; group < groups_; group += 2) {
+    const int other = std::min(group + 1, groups_ - 1);
+    const uint16_t* const from_a = all_sums + window_[group];
+    const uint16_t* const from_b = all_sums + window_[other];
+    const __m512i index_a = _mm512_loadu_si512(&window_index_[group * kWindow]);
+    const __m512i index_b = _mm512_loadu_si512(&window_index_[other * kWindow]);
+    const __m512i weight_a =
+        _mm512_loadu_si512(&window_weight_[group * kWindow]);
+    const __m512i weight_b =
+        _mm512_loadu_si512(&window_weight_[other * kWindow]);
+    const int count = std::min(2 * kGroup, spec_.width - group * kGroup);
+    const auto mask = static_cast<__mmask16>((1u << count) - 1);
+    for (int i = 0; i < end - row; ++i) {
+      const __m512i a = _mm512_madd_epi16(
+          _mm512_permutexvar_epi16(
+              index_a, _mm512_loadu_si512(from_a + i * kSumsStride)),
+          weight_a);
+      const __m512i b = _mm512_madd_epi16(
+          _mm512_permutexvar_epi16(
+              index_b, _mm512_loadu_si512(from_b + i * kSumsStride)),
+          weight_b);
       __m512i sum = _mm512_add_epi32(_mm512_permutex2var_epi32(a, even, b),
                                      _mm512_permutex2var_epi32(a, odd, b));
       sum = _mm512_srl_epi32(_mm512_add_epi32(sum, half), shift);
       sum = _mm512_srli_epi32(_mm512_mullo_epi32(sum, magic), kMagic32Bits);
-      const int count = std::min(2 * kGroup, spec_.width - group * kGroup);
-      _mm_mask_storeu_epi8(out + group * kGroup,
-                           static_cast<__mmask16>((1u << count) - 1),
+      _mm_mask_storeu_epi8(out + i * spec_.width + group * kGroup, mask,
                            _mm512_cvtepi32_epi8(sum));
     }
   }
