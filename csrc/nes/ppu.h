@@ -72,9 +72,7 @@ class Ppu {
     if (canvas != nullptr) drawn_ = Now().pixels;
   }
   /// To be called when a frame ends within a line: draws its pixels up to now.
-  void DrawSoFar() {
-    if (canvas_ != nullptr && s_.position > Line0()) DrawBegunLine();
-  }
+  void DrawSoFar();
 
   /// Dot at which the VBL flag of the next frame will rise.
   uint64_t NextVblankDot() const { return s_.frame_dot + FrameDots() + 1; }
@@ -129,7 +127,6 @@ class Ppu {
     int line, pixels;  // of this line; 0 at its end, too
   };
   Place Now() const;
-  void DrawBegunLine();
   void DrawSegment(int line, int x_end);
   void DrawAndCopy(int line, int count, int x_begin, int x_end);
   void DrawTo(const LinesOut& out, int line, int count);

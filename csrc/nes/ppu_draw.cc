@@ -158,13 +158,11 @@ bool Ppu::IsSame(const Bands::Band& now, const Bands::Band& last) {
     other |= Load8(now.names + i) ^ Load8(last.names + i);
   }
   if (other != 0 || (now.scroll != last.scroll && !last.plain)) return false;
-  if (std::memcmp(now.colours, last.colours, sizeof(now.colours)) == 0) {
-    return true;
-  }
-  for (const uint8_t palettes : now.attributes) {
-    for (const int at : {(palettes & 3) * 4, (palettes >> 2) * 4}) {
-      if (std::memcmp(now.colours + at, last.colours + at, 4) != 0)
-        return false;
+  const uint8_t *const a = now.colours, *const b = last.colours;
+  if (std::memcmp(a, b, sizeof(now.colours)) == 0) return true;
+  for (const uint8_t two : now.attributes) {
+    for (const int at : {(two & 3) * 4, (two >> 2) * 4}) {
+      if (std::memcmp(a + at, b + at, 4) != 0) return false;
     }
   }
   return true;
@@ -211,7 +209,8 @@ Ppu::Place Ppu::Now() const {
   return {static_cast<int>(line), within ? static_cast<int>(dot) - 1 : 0};
 }
 
-void Ppu::DrawBegunLine() {
+void Ppu::DrawSoFar() {
+  if (canvas_ == nullptr) return;
   const auto [line, pixels] = Now();
   if (pixels != 0) DrawSegment(line, pixels);
 }
@@ -321,10 +320,9 @@ void Ppu::FindRowTiles() {
   uint8_t names[40], attributes[9];
   ReadRow(names, attributes);
   for (unsigned i = 0; i < 9; ++i) {
-    // Four bytes become 16 bits each.
     uint64_t four = Load8(names + i * 4) & 0xFFFFFFFF;
     four = (four | four << 16) & 0x0000FFFF0000FFFF;
-    four = (four | four << 8) & 0x00FF00FF00FF00FF;
+    four = (four | four << 8) & 0x00FF00FF00FF00FF;  // 16 bits each
     const uint64_t offsets =
         four * kTileBytes + kAttributeOffsets[attributes[i]];
     std::memcpy(row_tiles_ + i * 4, &offsets, sizeof(offsets));
