@@ -21,6 +21,7 @@ from . import __version__
 from .actions import COMPLEX_MOVEMENT
 from .codes import END_REASONS
 from .env import MarioEnv
+from .starts import STAGES
 
 try:
     from mcp.server.mcpserver import Image, MCPServer
@@ -47,7 +48,6 @@ Take a snapshot in safe places, and restore it after a death."""
 
 _MOST_STEPS = 60
 _MOST_SNAPSHOTS = 100
-_LEVELS = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
 _LARGEST_SEED = 2**31 - 1
 _GO_ON = "call reset or restore"
 _LONGEST_INPUT = 40  # characters of a wrong value that an error repeats
@@ -87,7 +87,7 @@ class Game:
     # The tools are coroutines, so that the server calls one after the other.
     async def reset(
         self,
-        level: Literal[tuple(_LEVELS)] = "1-1",  # type: ignore[valid-type]
+        level: Literal[tuple(STAGES)] = "1-1",  # type: ignore[valid-type]
         seed: Annotated[int, Field(ge=0, le=_LARGEST_SEED)] = 0,
     ) -> Annotated[CallToolResult, Moment]:
         """Begins a level, "1-1" to "8-4". Equal seeds give equal games."""
@@ -144,7 +144,7 @@ class Game:
 
     def _begin(self, level: str, seed: int) -> None:
         weights = np.zeros(self._env.num_stages)
-        weights[_LEVELS.index(level)] = 1
+        weights[STAGES.index(level)] = 1
         self._env.set_starts(weights)
         self._text, _ = self._env.reset(seed=seed)
         self._end = "none"

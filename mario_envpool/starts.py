@@ -38,9 +38,9 @@ Starts = str | Sequence[str] | Mapping[str, float]
 #: Version of the places that ``scout`` finds; increase it when its code changes.
 VERSION = 1
 
-_STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
+STAGES = [f"{world}-{stage}" for world in range(1, 9) for stage in range(1, 5)]
 # The conversion of the Lost Levels has no other levels.
-_STAGES_OF_LOST_LEVELS = _STAGES[:16]
+_STAGES_OF_LOST_LEVELS = STAGES[:16]
 _START = "start"
 
 
@@ -82,7 +82,7 @@ class Catalogue:
     def __init__(
         self, image: bytes, lost_levels: bool = False, stages: list[str] | None = None
     ) -> None:
-        self._all = _STAGES_OF_LOST_LEVELS if lost_levels else _STAGES
+        self._all = _STAGES_OF_LOST_LEVELS if lost_levels else STAGES
         self.stages = [s for s in self._all if stages is None or s in stages]
         self._image = image
         self._lost_levels = lost_levels

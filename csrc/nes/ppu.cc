@@ -92,6 +92,12 @@ uint32_t Ppu::DotSkipped() const {
 
 uint32_t Ppu::FrameDots() const { return kDotsPerFrame - DotSkipped(); }
 uint32_t Ppu::Line0() const { return kFirstLine - DotSkipped(); }
+Ppu::Place Ppu::Now() const {
+  const uint32_t line0 = Line0();
+  if (s_.position < line0) return {kVisibleLines, 0};
+  return {(s_.position - line0) / kDotsPerLine,
+          (s_.position - line0) % kDotsPerLine};
+}
 
 void Ppu::CatchUp(uint64_t dot) {
   // Nothing happens in the vertical blank, where most registers are written.
@@ -502,10 +508,8 @@ void Ppu::WriteControl(uint8_t value, uint64_t dot) {
 void Ppu::SetFineX(uint8_t fine_x) {
   const uint8_t before = s_.fine_x;
   s_.fine_x = fine_x;
-  const uint32_t line0 = Line0();
-  if (!nes_py_ || !Rendering() || s_.position < line0) return;
-  const uint32_t dot = (s_.position - line0) % kDotsPerLine;
-  const uint32_t line = (s_.position - line0) / kDotsPerLine;
+  if (!nes_py_ || !Rendering()) return;
+  const auto [line, dot] = Now();
   if (line >= kVisibleLines || dot > kStepY) return;
   const uint32_t x = std::max(dot, 1u) - 1;
   s_.v = StepCoarseX(s_.v, 64 + (x + before) / 8 - (x + fine_x) / 8);
@@ -516,10 +520,8 @@ void Ppu::SetFineX(uint8_t fine_x) {
 // to the first.
 void Ppu::SetAddress(uint16_t address) {
   s_.v = address;
-  const uint32_t line0 = Line0();
-  if (!Rendering() || s_.position < line0) return;
-  const uint32_t dot = (s_.position - line0) % kDotsPerLine;
-  const uint32_t line = (s_.position - line0) / kDotsPerLine;
+  if (!Rendering()) return;
+  const auto [line, dot] = Now();
   if (line >= kVisibleLines || dot > kStepY) return;
   s_.v = StepCoarseX(address, 64 - (dot / 8 + 2));
 }

@@ -69,7 +69,7 @@ class Ppu {
   void set_output(Canvas* canvas) {
     canvas_ = canvas;
     colours_known_ = false;
-    if (canvas != nullptr) drawn_ = Now().pixels;
+    if (canvas != nullptr) drawn_ = PixelsSoFar(Now());
   }
   /// To be called when a frame ends within a line: draws its pixels up to now.
   void DrawSoFar();
@@ -98,6 +98,11 @@ class Ppu {
   uint32_t DotSkipped() const;
   uint32_t FrameDots() const;
   uint32_t Line0() const;
+  /// The dot that runs next; a line of kVisibleLines or more: it is not seen.
+  struct Place {
+    uint32_t line, dot;
+  };
+  Place Now() const;
   int SpriteHeight() const { return s_.ctrl & 0x20 ? 16 : 8; }
 
   void RunTo(uint32_t stop);
@@ -123,10 +128,8 @@ class Ppu {
   static bool IsSame(const Bands::Band& now, const Bands::Band& last);
   bool IsPlain(const Bands::Band& band) const;
   void DrawLines(int line, int count);
-  struct Place {
-    int line, pixels;  // of this line; 0 at its end, too
-  };
-  Place Now() const;
+  /// Of the line at a place; 0 at its end, too.
+  static int PixelsSoFar(const Place& now);
   void DrawSegment(int line, int x_end);
   void DrawAndCopy(int line, int count, int x_begin, int x_end);
   void DrawTo(const LinesOut& out, int line, int count);

@@ -200,19 +200,17 @@ void Ppu::DrawLines(int line, int count) {
   canvas_->Finished(line, line + count);
 }
 
-Ppu::Place Ppu::Now() const {
-  const uint32_t line0 = Line0();
-  if (s_.position <= line0) return {0, 0};
-  const uint32_t line = (s_.position - line0) / kDotsPerLine;
-  const uint32_t dot = (s_.position - line0) % kDotsPerLine;
-  const bool within = line < kVisibleLines && dot > 0 && dot <= kLineWidth;
-  return {static_cast<int>(line), within ? static_cast<int>(dot) - 1 : 0};
+int Ppu::PixelsSoFar(const Place& now) {
+  const bool within =
+      now.line < kVisibleLines && now.dot > 0 && now.dot <= kLineWidth;
+  return within ? static_cast<int>(now.dot) - 1 : 0;
 }
 
 void Ppu::DrawSoFar() {
   if (canvas_ == nullptr) return;
-  const auto [line, pixels] = Now();
-  if (pixels != 0) DrawSegment(line, pixels);
+  const Place now = Now();
+  const int pixels = PixelsSoFar(now);
+  if (pixels != 0) DrawSegment(static_cast<int>(now.line), pixels);
 }
 
 // Draws a line from the drawn pixels on. No register that changes it has been

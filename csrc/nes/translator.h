@@ -65,7 +65,7 @@ class Translator {
     uint8_t opcode;
     OpcodeInfo info;
   };
-  /// What instructions do with a flag: names of opcodes.inc, each in spaces.
+  /// What instructions do with a flag: names of opcodes.inc, joined.
   struct Flag {
     std::string_view set_by, read_by;
   };

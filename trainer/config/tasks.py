@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import numpy.typing as npt
 import mario_envpool
 
 IntArray = npt.NDArray[np.int64]
+_X = TypeVar("_X", int, IntArray)
 
 STAGES = 4
 
@@ -148,14 +149,12 @@ def level_numbers(info: Mapping[str, Any]) -> IntArray:
     return numbers
 
 
-def x_in_room(info: Mapping[str, Any]) -> IntArray:
-    """Positions of rows in pixels from the left end of their rooms, (n,) int64.
+def x_in_room(x_pos: _X) -> _X:
+    """Positions in pixels from the left end of rooms, by the game's own `x_pos`.
 
-    A few pixels left of that end, the game's own `x_pos` is near 65,535.
+    A few pixels left of that end, that number is near 65,535.
     """
-    x: IntArray = info["x_pos"].astype(np.int64)
-    x *= x < 0x8000
-    return x
+    return x_pos * (x_pos < 0x8000)
 
 
 def level_number(name: str) -> int:

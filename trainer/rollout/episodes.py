@@ -68,10 +68,9 @@ def end_of(last: Mapping[str, int]) -> str:
 
 def place_of(last: Mapping[str, int]) -> Place:
     """Where an episode ended, by fields of its last info."""
-    x, y = last["x_pos"], last["y_pos"]
+    x, y = x_in_room(last["x_pos"]), last["y_pos"]
     fell = _FELL <= y <= 255  # above 255 is over the top of the screen
-    # See `x_in_room`.
-    return Place(last["area_pointer"], x if x < 0x8000 else 0, 0 if fell else y)
+    return Place(last["area_pointer"], x, 0 if fell else y)
 
 
 class StepColumns(NamedTuple):
@@ -211,7 +210,7 @@ class OpenEpisodes:
         level = level_numbers(info) if told else zeros
         place = self._nowhere[:count] if self._places is None else self._places(level)
         room = level << _AREA_BITS | info.get("area_pointer", zeros)
-        x = x_in_room(info) if "x_pos" in info else zeros
+        x = x_in_room(info["x_pos"].astype(np.int64)) if "x_pos" in info else zeros
         cleared = info.get("flag_get", never)
         if self._game is not None:
             cleared = cleared & terminated  # not the flag of a level before the last
