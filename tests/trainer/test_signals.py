@@ -18,7 +18,7 @@ import torch
 from small_runs import CPU, change, make_config
 
 from trainer.cli import main_of
-from trainer.machine import process
+from trainer.machine import process, ranks
 from trainer.machine.files import Lines, write_json, write_text
 from trainer.models import checkpoint
 from trainer.run import main
@@ -112,6 +112,26 @@ def test_a_request_that_comes_twice_at_once_is_one(monkeypatch):
         signal.raise_signal(signal.SIGHUP)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGTERM)
+
+
+def test_a_request_that_another_rank_told_of_first_is_one(monkeypatch):
+    monkeypatch.setattr(process, "_SAME_REQUEST_S", 0.0)
+    with training.stop_on_signal(lambda text: None) as stopping:
+        stopping.signal = int(signal.SIGTERM)  # as by a decision of rank 0
+        signal.raise_signal(signal.SIGUSR1)
+        assert stopping.signal == signal.SIGTERM
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("ending", [False, True])
+def test_the_end_of_torchrun_ends_only_ranks_that_are_not_ending(ending):
+    received = []
+    alone = ranks.Ranks()
+    alone.ending = ending
+    with process.on_signal(received.append):
+        ranks._follow(alone, os.getpid())  # which is not this process's parent
+    assert received == ([] if ending else [signal.SIGTERM])
 
 
 # -- files ---------------------------------------------------------------------

@@ -79,6 +79,7 @@ class Ranks:
         self.rank, self.size = rank, size
         self.local_rank, self.local_size = local_rank, local_size
         self.timings = Timings()
+        self.ending = False  # all are ending; then the loss of torchrun adds nothing
         self._group = group
 
     @property
@@ -240,22 +241,26 @@ def join() -> Ranks:
             f"networks, name one with GLOO_SOCKET_IFNAME and NCCL_SOCKET_IFNAME; "
             f"{JOIN_VARIABLE} sets the time to wait"
         ) from error
-    if "TORCHELASTIC_RUN_ID" in env:
-        threading.Thread(target=_follow, args=[os.getppid()], daemon=True).start()
-    return Ranks(
+    ranks = Ranks(
         rank,
         size,
         local_rank=int(env.get("LOCAL_RANK", "0")),
         local_size=int(env.get("LOCAL_WORLD_SIZE", "1")),
         group=group,
     )
+    if "TORCHELASTIC_RUN_ID" in env:
+        agent = os.getppid()
+        threading.Thread(target=_follow, args=[ranks, agent], daemon=True).start()
+    return ranks
 
 
-def _follow(agent: int) -> None:
+def _follow(ranks: Ranks, agent: int) -> None:
     """Ends this process like SIGTERM when torchrun is gone, as by SIGUSR1."""
     while os.getppid() == agent:
         time.sleep(_FOLLOW_S)
-    os.kill(os.getpid(), signal.SIGTERM)
+    # Each rank looks at its own times; another may have ended the run already.
+    if not ranks.ending:
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _meet(store: Any, rank: int, size: int, seconds: float) -> str:

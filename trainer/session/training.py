@@ -176,19 +176,25 @@ def train(run: Run) -> dict[str, float]:
 
 
 class Stop:
-    """The number of the signal that asked the run to end; 0: none."""
+    """The numbers of the signals that asked the run to end; 0: none."""
 
-    signal = 0
+    own = 0  # the first that came to this process
+    signal = 0  # the first that came to any rank
 
 
 @contextmanager
 def stop_on_signal(log: Callable[[str], None]) -> Iterator[Stop]:
-    """Records and logs a signal to end; a later second one interrupts at once."""
+    """Records and logs a signal to end; the process's second interrupts at once."""
     stopping = Stop()
 
     def handle(number: int) -> None:
-        if stopping.signal:
+        if stopping.own:
             raise Interrupted(number)
+        stopping.own = number
+        # What the rank heard from another one is the same request: batch systems and
+        # torchrun send it to all of them.
+        if stopping.signal:
+            return
         stopping.signal = number
         # Python's files are not reentrant, and Ctrl-C may have ended the reader of
         # stdout. The message may be lost, but not the signal.
@@ -242,6 +248,7 @@ def _loop(run: Run, saver: Saver, stopping: Stop) -> dict[str, float]:
             )
             reason = decision.reason
             stopping.signal = stopping.signal or decision.signal
+            run.ranks.ending = bool(reason)
             if decision.saves:
                 saver.save()
             if decision.best and run.ranks.is_first:
