@@ -51,7 +51,9 @@ from trainer.models.policy import Policy, load_policy, observation_shape
 METADATA = "mario_envpool"
 _SUFFIX = ".onnx"
 # Names of an environment's options that its pictures or tiles and actions depend on.
-_OPTIONS = ("frame_skip", "stack_num", "img_height", "img_width", "hud", "timing")
+_OPTIONS = (
+    "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing", "turbo_swim",
+)  # fmt: skip
 # Names of inputs and outputs; those behind the first are of networks with memory.
 _INPUTS, _OUTPUTS = ("obs", "state", "first"), ("logits", "value", "next_state")
 

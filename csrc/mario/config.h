@@ -99,6 +99,10 @@ namespace mario {
   X(double, repeat_action_probability, 0.0,                                   \
     "probability, at every frame, that the buttons of the frame before stay " \
     "pressed (sticky actions)")                                               \
+  X(int, turbo_swim, 0,                                                       \
+    "turbo button in water, where each stroke needs a new press: frames "     \
+    "after which A, while an action holds it, is released for one frame; 2 "  \
+    "to 255; 0: never")                                                       \
   X(int, stall_steps, 0,                                                      \
     "truncate after this many steps without a new best position; 0: never")   \
   X(std::string, reward, "classic",                                           \

@@ -213,15 +213,33 @@ void Env::BeginEpisode() {
   const RamView view = game_.ram_view();
   episode_.counter.Begin(view);
   episode_.steps_without_progress = 0;
-  episode_.buttons_last = 0;
+  episode_.buttons_last = episode_.frames_of_a = 0;
   episode_.info = Info{};
   ReadInfo(view);
 }
 
-uint8_t Env::ApplyStickyActions(uint8_t buttons) {
+// Returns the buttons that the console receives while an action holds others.
+uint8_t Env::ButtonsOfFrame(uint8_t buttons) {
   const uint64_t threshold = shared_->sticky_threshold();
-  if (threshold > 0 && random_.Chance(threshold)) return episode_.buttons_last;
+  if (threshold > 0 && random_.Chance(threshold)) {
+    buttons = episode_.buttons_last;
+  }
   episode_.buttons_last = buttons;
+  return shared_->config().turbo_swim > 0 ? ApplyTurbo(buttons) : buttons;
+}
+
+// The frame without A is the first of the next period, so that periods and
+// steps of the same length begin together.
+uint8_t Env::ApplyTurbo(uint8_t buttons) {
+  uint8_t& frames = episode_.frames_of_a;
+  if ((buttons & nes::kA) == 0) {
+    frames = 0;
+  } else if (frames < shared_->config().turbo_swim) {
+    ++frames;
+  } else if (game_.ram_view().swimming()) {
+    frames = 1;
+    buttons = static_cast<uint8_t>(buttons & ~nes::kA);
+  }
   return buttons;
 }
 
@@ -283,7 +301,7 @@ void Env::RunFrameOfStep(StepProgress* step, Scratch& scratch) {
   // A step begins with a state that others may have changed.
   const bool remember =
       step->frames == 0 || step->frames + 1 == shared_->config().frame_skip;
-  game_.RunFrameOnto(ApplyStickyActions(step->buttons), canvas, remember);
+  game_.RunFrameOnto(ButtonsOfFrame(step->buttons), canvas, remember);
   if (making) scratch.pictures.Finish();
   CountFrameOfStep(step);
 }

@@ -67,13 +67,15 @@ struct Episode {
   int32_t steps_without_progress;
   uint8_t buttons_last;  // the buttons that sticky actions repeat
   uint8_t continues;     // the next reset continues after a lost life
-  uint8_t reserved[6];
+  uint8_t frames_of_a;   // frames that A has been held, for turbo_swim
+  uint8_t reserved[5];
 };
 template <>
 inline constexpr bool kIsPacked<Episode> =
     IsFilledBy<Episode, &Episode::counter, &Episode::info,
                &Episode::steps_without_progress, &Episode::buttons_last,
-               &Episode::continues, &Episode::reserved>();
+               &Episode::continues, &Episode::frames_of_a,
+               &Episode::reserved>();
 
 struct SnapshotParts;  // snapshot.cc
 
@@ -166,7 +168,8 @@ class Env final : public pool::Env {
   int ChooseNoops();
   void RunNoops(int stage);
   void LoadStart(int stage);
-  uint8_t ApplyStickyActions(uint8_t buttons);
+  uint8_t ButtonsOfFrame(uint8_t buttons);
+  uint8_t ApplyTurbo(uint8_t buttons);
   bool IsObserved(const StepProgress& step) const;
   void RunFrameOfStep(StepProgress* step, Scratch& scratch);
   void RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch);

@@ -222,6 +222,11 @@ Config Checked(Config config) {
   }
   CheckRange("power_on_ram", config.power_on_ram, 0, 255);
   CheckRange("stall_steps", config.stall_steps, 0, INT32_MAX);
+  // With a period of one frame A would never be pressed again.
+  CheckRange("turbo_swim", config.turbo_swim, 0, 255);
+  if (config.turbo_swim == 1) {
+    Refuse("turbo_swim", "1", "choose 0, or 2 to 255 frames");
+  }
   const double sticky = config.repeat_action_probability;
   if (!(sticky >= 0.0 && sticky < 1.0)) {
     Refuse("repeat_action_probability", Text(sticky),

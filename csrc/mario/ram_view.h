@@ -39,6 +39,7 @@ class RamView {
     return ram_[ram::kPowerStatus] < 2 ? ram_[ram::kPowerStatus] : 2;
   }
 
+  bool swimming() const { return ram_[ram::kSwimming] != 0; }
   bool dying() const {
     return ram_[ram::kPlayerState] == ram::kStateDying ||
            ram_[ram::kViewportY] > 1;

@@ -37,7 +37,7 @@ void Env::RunFrameToWatch(StepProgress* step, bool draw, Scratch& scratch) {
     pixels = scratch.pixels[number & 1].data();
     step->drawn.number[number & 1] = number;
   }
-  game_.RunFrame(ApplyStickyActions(step->buttons), pixels);
+  game_.RunFrame(ButtonsOfFrame(step->buttons), pixels);
   CountFrameOfStep(step);
 }
 

@@ -59,6 +59,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "noops": ({}, [60, 0, 7]),
     "rng_frames_max": ({}, 32766),
     "repeat_action_probability": ({}, 0.25),
+    "turbo_swim": ({"stages": ["2-2"]}, 2),
     "stall_steps": ({}, 5),
     "reward": ({}, "progress"),
     "reward_progress": (PROGRESS, 2.0),

@@ -8,6 +8,7 @@ from learners import A, B, T, change, close_shards, make_batch, make_learner
 from torch import nn
 
 from trainer.config.plain import to_dict
+from trainer.config.presets import PRESETS
 from trainer.config.schema import RunConfig
 from trainer.learn import distil
 from trainer.learn.distil import teacher_paths
@@ -130,8 +131,7 @@ def test_the_policy_becomes_that_of_its_teachers(teachers, memory):
 
 def write_teacher(path, **options):
     """A policy with the weights that it began with."""
-    config = change(RunConfig(), obs="tiles", model="tiles", stack_num=1, **options)
-    config = config.resolved()
+    config = change(RunConfig(), **PRESETS["tiles"] | options).resolved()
     model = build_model(config.model, (1, 16, 16), len(config.env.actions))
     state = {"config": to_dict(config), "model": model.state_dict(), "steps": 1}
     path.parent.mkdir(parents=True, exist_ok=True)

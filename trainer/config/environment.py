@@ -152,6 +152,11 @@ class EnvConfig:
     repeat_action_probability: float = option(0.0, needs=_MARIO)
     """Probability per frame that the buttons stay as they were (sticky actions)."""
 
+    turbo_swim: int = option(0, needs=_MARIO, between=(0, 255))
+    """Turbo button in water, where each stroke needs a new press: frames after which A,
+    while actions hold it, is released for one frame; the frames of a step suit best. 0:
+    never. It multiplies the clears of water levels (docs/hard-levels.md)."""
+
     stall_steps: int = option(100, needs=_MARIO)
     """Truncate an episode after this many steps without a new best position."""
 

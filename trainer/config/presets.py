@@ -17,6 +17,7 @@ from trainer.machine.cpu import available_cores
 # With the learning rates for pixels 1-1 took 160 k steps instead of 140 k.
 _TILES = {
     "obs": "tiles", "stack_num": 1, "model": "tiles", "muon_lr": 0.045, "lr": 1.5e-3,
+    "turbo_swim": 6,
 }  # fmt: skip
 # The recipe for a CPU with a larger network, and batches of twice its size.
 _GPU = {"num_envs": 128, "model": "nature", "unrolls_per_batch": 128}
@@ -116,6 +117,7 @@ def for_levels(
             # The Huber loss predicts a median, which ignores deaths with a probability
             # below 50 %.
             "value_loss": "squared",
+            "turbo_swim": now["frame_skip"],
         }
         if now["mode"] == "sync":
             changes["starts"] = "frontier"

@@ -12,7 +12,8 @@ combination is an action of the run. Recordings of policies with the same frame 
 fit, and so do the plans of `trainer.plan`. Idle frames at the beginning count as those
 of the run's episodes. In a file that does not fit, such as a person's play at 60 frames
 a second, each step holds the buttons of most of its frames, and the file is played
-again: it is left out if it no longer reaches the flag.
+again: it is left out if it no longer reaches the flag. A file that was made with
+another `turbo_swim` is played again, too.
 """
 
 from __future__ import annotations
@@ -267,7 +268,7 @@ def read_ways(
 def _held(
     path: Path, made: Demonstration, env: EnvConfig, log: Callable[[str], None]
 ) -> Demonstration:
-    """A demonstration whose buttons change only between the run's steps."""
+    """A demonstration under the run's turbo_swim, with buttons that a step holds."""
     frames, skip = np.frombuffer(made.buttons, np.uint8), env.frame_skip
     tries = []
     for idle in range(_most_idle(frames, env) + 1):
@@ -278,16 +279,20 @@ def _held(
         held = np.take_along_axis(steps, votes.argmax(1)[:, None], 1)
         tries.append((int((steps != held).any(1).sum()), -idle, held))
     wrong, idle, held = min(tries, key=lambda each: each[:2])
-    if not wrong:
+    turbo = {"turbo_swim": env.turbo_swim}
+    if not wrong and made.options | turbo == made.options:
         return made
     buttons = bytes(-idle) + held.repeat(skip).tobytes()
-    made = replace(made, buttons=buttons)
+    made = replace(made, buttons=buttons, options=made.options | turbo)
     reward, count, ending = demonstration.play(made)
     end = "reaches the flag" if ending == "cleared" else f"{ending}: left out"
-    log(
-        f"{path}: buttons change within {wrong:,} of {len(held):,} steps; with the "
-        f"buttons of most frames of each step it {end}"
-    )
+    if wrong:
+        log(
+            f"{path}: buttons change within {wrong:,} of {len(held):,} steps; with the "
+            f"buttons of most frames of each step it {end}"
+        )
+    elif ending != "cleared":
+        log(f"{path}: with --turbo-swim {env.turbo_swim} it {end}")
     return replace(made, buttons=buttons[:count], reward=reward, ending=ending)
 
 

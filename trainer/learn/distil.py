@@ -34,7 +34,10 @@ from trainer.rollout.store import Batch
 _NEVER = -30.0
 
 # Options of the environments that determine observations and the length of a step.
-_SAME = ("obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing")
+_SAME = (
+    "obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing",
+    "turbo_swim",
+)  # fmt: skip
 
 
 class Teacher(NamedTuple):

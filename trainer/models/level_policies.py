@@ -18,8 +18,8 @@ from trainer.models.policy import Policy, load_policy
 
 # What all policies of a game must see alike, and when they act.
 _ALIKE = (
-    "obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing",
-    "rom_path",
+    "obs", "frame_skip", "turbo_swim", "stack_num", "img_height", "img_width", "hud",
+    "timing", "rom_path",
 )  # fmt: skip
 
 # The levels of all games.

@@ -37,6 +37,7 @@ GAME_OPTIONS = {
     "timing": str,
     "power_on_ram": int,
     "cut_waits": bool,
+    "turbo_swim": int,
 }
 _GameOptions = make_dataclass("options", GAME_OPTIONS.items())
 
@@ -82,7 +83,7 @@ class Demonstration:
 
     task: str
     level: str
-    options: Mapping[str, Any]
+    options: dict[str, Any]
     rom_sha1: str
     buttons: bytes = b""
     reward: float = 0.0
@@ -141,6 +142,8 @@ def _read(content: dict[str, Any]) -> Demonstration:
     if not 0 < frames <= _MOST_FRAMES:
         raise ValueError(f"buttons are missing, or too many: {frames:,} frames")
     runs = (bytes([byte_of(text)]) * count for text, count in content["buttons"])
+    if isinstance(content.get("options"), dict):  # older files do not have it
+        content["options"].setdefault("turbo_swim", 0)
     made = from_dict(Demonstration, content | {"buttons": b"".join(runs)})
     from_dict(_GameOptions, made.options)
     if made.level:
@@ -212,7 +215,7 @@ def from_movie(path: Path, rom_name: str = "") -> Demonstration:
     empty = Demonstration(
         GAMES[lost],
         "",
-        options | {"power_on_ram": 0, "cut_waits": False},
+        options | {"power_on_ram": 0, "cut_waits": False, "turbo_swim": 0},
         hashlib.sha1(rom.load(name)).hexdigest(),
         start=POWER_ON,
     )
