@@ -197,6 +197,40 @@ def test_play_that_is_lost_when_held_is_left_out(env, tmp_path):
     ]
 
 
+@pytest.mark.rom
+def test_a_file_is_played_with_the_turbo_of_the_run(env):
+    rom_sha1 = hashlib.sha1(rom.load()).hexdigest()
+    options = OPTIONS | {"turbo_swim": 0}
+    swum = made_of(held(129, 60), level="2-2", rom_sha1=rom_sha1, options=options)
+    lines = []
+    assert demonstrations._held("a", swum, env, lines.append) is swum
+    turbo = replace(env, turbo_swim=6)
+    again = demonstrations._held("a", swum, turbo, lines.append)
+    assert lines == ["a: with --turbo-swim 6 it stopped: left out"]
+    assert again.options == options | {"turbo_swim": 6}
+    assert (again.buttons, again.ending) == (swum.buttons, "stopped")
+    assert demonstrations._held("a", again, turbo, lines.append) is again
+
+
+@pytest.mark.rom
+def test_a_recording_under_turbo_is_the_same_again(env, tmp_path):
+    env = replace(env, task="SuperMarioBros-2-2-v0", turbo_swim=6)
+    game = FilmedEnv(game_config(env))
+    game.reset()
+    recorder = Recorder(tmp_path / "a.json")
+    recorder.begin(game)
+    for _ in range(12):
+        game.step(env.actions.index("right+A"))
+    recorder.end()
+    made = demonstration.load(tmp_path / "a.json")
+    again = demonstration.environment(made)
+    again.reset()
+    for byte in made.buttons:
+        again.step(byte)
+    assert np.array_equal(again.ram, game.ram)
+    assert set(made.buttons) <= {0, 129}  # what the actions hold
+
+
 # -- cloning -------------------------------------------------------------------
 
 
