@@ -213,7 +213,9 @@ void Env::BeginEpisode() {
   const RamView view = game_.ram_view();
   episode_.counter.Begin(view);
   episode_.steps_without_progress = 0;
-  episode_.buttons_last = episode_.frames_of_a = 0;
+  episode_.buttons_last = 0;
+  // A that is held already does not swim.
+  episode_.frames_of_a = view.a_held() ? UINT8_MAX : 0;
   episode_.info = Info{};
   ReadInfo(view);
 }

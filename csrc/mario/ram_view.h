@@ -40,6 +40,8 @@ class RamView {
   }
 
   bool swimming() const { return ram_[ram::kSwimming] != 0; }
+  /// Whether A must be released before it is a jump or a stroke.
+  bool a_held() const { return (ram_[ram::kButtonsBefore] & 0x80) != 0; }
   bool dying() const {
     return ram_[ram::kPlayerState] == ram::kStateDying ||
            ram_[ram::kViewportY] > 1;

@@ -243,8 +243,10 @@ void Env::ResetToConsole(std::span<const std::byte> save, Scratch& scratch) {
 void Env::ResetToSnapshot(const std::byte* blob) {
   outcome_ = pool::Outcome{};
   episode_.continues = 0;
-  LoadGame(SnapshotParts(blob, *shared_));
+  const SnapshotParts parts(blob, *shared_);
+  LoadGame(parts);
   BeginEpisode();
+  episode_.frames_of_a = parts.body.episode.frames_of_a;
 }
 
 // Loads console, frame records and frame stack, but nothing of the episode.

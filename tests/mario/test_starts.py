@@ -240,3 +240,19 @@ def test_the_checksum_finds_the_top_bits_of_two_words() -> None:
         damaged[0, [place, place + 64]] ^= 0x80
         with pytest.raises(ValueError, match="checksum"):
             pool.restore(EVERYONE[:1], damaged)
+
+
+def test_the_period_of_turbo_swim_goes_on() -> None:
+    options: dict[str, Any] = {"obs_type": "ram", "stack_num": 1, "turbo_swim": 6}
+    options |= {"custom_actions": ["right+A"], "num_envs": 2}
+    pool, other = (
+        mario_envpool.make("SuperMarioBros-2-2-v0", **options) for _ in range(2)
+    )
+    held = np.zeros(2, np.int32)
+    pool.reset()
+    for _ in range(5):  # 20 frames are no multiple of 6
+        pool.step(held)
+    other.set_starts([0, 1], pool.snapshot(EVERYONE)[:1])
+    other.reset()
+    for _ in range(6):
+        np.testing.assert_array_equal(other.step(held)[0], pool.step(held)[0][[0, 0]])
