@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -39,7 +40,13 @@ TRAINED = "trained.txt"
 
 def call(words: Sequence[str]) -> int:
     """Runs a module of the trainer; returns its exit status."""
-    return subprocess.run([sys.executable, "-m", *words], check=False).returncode
+    with subprocess.Popen([sys.executable, "-m", *words]) as process:
+        # Ctrl-C also reaches the trainer, which then writes a checkpoint.
+        before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        try:
+            return process.wait()
+        finally:
+            signal.signal(signal.SIGINT, before)
 
 
 def train(folder: Path, world: int, minutes: float, flags: Sequence[str]) -> int:
