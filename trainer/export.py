@@ -40,6 +40,7 @@ import tyro
 from torch import Tensor, nn
 
 from trainer.cli import main_of
+from trainer.config.environment import POLICY_OPTIONS
 from trainer.config.schema import IMAGE_SIZE, EnvConfig
 from trainer.config.tasks import game_of, is_native, own_levels
 from trainer.envs.pool import OBS_TYPE
@@ -50,10 +51,6 @@ from trainer.models.policy import Policy, load_policy, observation_shape
 #: Key of the metadata.
 METADATA = "mario_envpool"
 _SUFFIX = ".onnx"
-# Names of an environment's options that its pictures or tiles and actions depend on.
-_OPTIONS = (
-    "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing", "turbo_swim",
-)  # fmt: skip
 # Names of inputs and outputs; those behind the first are of networks with memory.
 _INPUTS, _OUTPUTS = ("obs", "state", "first"), ("logits", "value", "next_state")
 
@@ -177,7 +174,7 @@ def metadata(policy: Policy) -> dict[str, Any]:
 
 def _pool_options(env: EnvConfig) -> dict[str, Any]:
     """Options of `mario_envpool.make` for environments like those of a run."""
-    options = {name: getattr(env, name) for name in _OPTIONS}
+    options = {name: getattr(env, name) for name in POLICY_OPTIONS}
     for name in ("img_height", "img_width"):
         options[name] = options[name] or IMAGE_SIZE
     levels = list(env.levels or own_levels(env.task))

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "mario/ram_map.h"
+#include "mario/ram_view.h"
 #include "nes/console.h"
 #include "preprocess/frame.h"
 
@@ -397,7 +398,7 @@ void MakeTiles(const uint8_t* memory, uint8_t* grid) {
   // Columns of the level, 16 pixels each; the first one of the grid.
   const int first = ((mario.left + ram.screen_left() + 8) >> 4) - kMarioColumn;
   const int origin = first * kCell - ram.screen_left();  // on the screen
-  const uint8_t nothing = memory[ram::kSwimming] != 0 ? kWater : kEmpty;
+  const uint8_t nothing = RamView(memory).swimming() ? kWater : kEmpty;
   const auto is_shown = [&](int column) {
     const int middle = origin + column * kCell + kCell / 2;
     return middle >= 0 && middle < nes::kScreenWidth;
@@ -466,7 +467,7 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
       narrow(mario.speed_x),
       narrow(mario.speed_y),
       static_cast<int8_t>((memory[ram::kFloatState] & 3) +
-                          (memory[ram::kButtonsBefore] & 0x80 ? 4 : 0))};
+                          (RamView(memory).a_held() ? 4 : 0))};
   std::memcpy(rows, own, sizeof(own));
 
   ObjectList objects;

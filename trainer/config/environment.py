@@ -19,6 +19,11 @@ IMAGE_SIZES = {"cnn-72k": 40}
 TILES_SHAPE = (1, 16, 16)
 TILES_ROWS = 13
 
+#: Options that a policy's observations, and what its actions do, depend on.
+POLICY_OPTIONS = (
+    "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing", "turbo_swim",
+)  # fmt: skip
+
 # The game's random numbers repeat after one more frame.
 MAX_RNG_FRAMES = 32766
 

@@ -279,11 +279,11 @@ def _held(
         held = np.take_along_axis(steps, votes.argmax(1)[:, None], 1)
         tries.append((int((steps != held).any(1).sum()), -idle, held))
     wrong, idle, held = min(tries, key=lambda each: each[:2])
-    turbo = {"turbo_swim": env.turbo_swim}
-    if not wrong and made.options | turbo == made.options:
+    if not wrong and made.options["turbo_swim"] == env.turbo_swim:
         return made
+    options = made.options | {"turbo_swim": env.turbo_swim}
     buttons = bytes(-idle) + held.repeat(skip).tobytes()
-    made = replace(made, buttons=buttons, options=made.options | turbo)
+    made = replace(made, buttons=buttons, options=options)
     reward, count, ending = demonstration.play(made)
     end = "reaches the flag" if ending == "cleared" else f"{ending}: left out"
     if wrong:

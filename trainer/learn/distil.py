@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from trainer.config.environment import POLICY_OPTIONS
 from trainer.config.learning import Distillation
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, is_native, own_levels
@@ -34,10 +35,7 @@ from trainer.rollout.store import Batch
 _NEVER = -30.0
 
 # Options of the environments that determine observations and the length of a step.
-_SAME = (
-    "obs", "frame_skip", "stack_num", "img_height", "img_width", "hud", "timing",
-    "turbo_swim",
-)  # fmt: skip
+_SAME = ("obs", *POLICY_OPTIONS)
 
 
 class Teacher(NamedTuple):

@@ -11,16 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from trainer.config.environment import POLICY_OPTIONS
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import all_levels, game_levels, game_of, is_native
 from trainer.models import hub, released
 from trainer.models.policy import Policy, load_policy
 
 # What all policies of a game must see alike, and when they act.
-_ALIKE = (
-    "obs", "frame_skip", "turbo_swim", "stack_num", "img_height", "img_width", "hud",
-    "timing", "rom_path",
-)  # fmt: skip
+_ALIKE = ("obs", *POLICY_OPTIONS, "rom_path")
 
 # The levels of all games.
 _LEVELS = all_levels("SuperMarioBros-v0")
