@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import NamedTuple
 
 import psutil
@@ -25,7 +25,7 @@ from trainer.evaluation.tables import campaign_table
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.report import main as report
-from trainer.show.campaign import Board, Level, grid
+from trainer.show.campaign import Attempt, Board, Level, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import specialists
 from trainer.tuning.campaign import Campaign
@@ -168,6 +168,72 @@ def test_without_solved_levels_all_get_the_same(make, clock):
         assert sum(s for s, _ in own) == pytest.approx(300, rel=0.35)
         assert [last for _, last in own] == [False] * (len(own) - 1) + [True]
     assert clock.now == pytest.approx(900)
+
+
+class Attempts(Trainer):
+    """Notes the attempts of 1-2, whose clear rates after each slice are given."""
+
+    def __init__(self, clock, *rates, steps=1_000_000):
+        super().__init__(clock, **{"1_1": 1, "1_3": 1})
+        self.rates, self.steps, self.attempts = rates, steps, []
+        self.seeds, self.imitation = {}, {}
+
+    def __call__(self, name, work):
+        metrics = super().__call__(name, work)
+        if name != "1-2":
+            return metrics
+        attempt = work.config.run_dir.name.removeprefix("1-2").removeprefix("-attempt-")
+        rate = self.rates[len(self.attempts)]
+        self.attempts.append(int(attempt or 1))
+        self.seeds[self.attempts[-1]] = work.config.seed
+        self.imitation[self.attempts[-1]] = work.config.learner.imitation
+        slices = self.attempts.count(self.attempts[-1])
+        return metrics | {
+            "steps": float(self.steps * slices),
+            "seconds": 60.0 * slices,
+            "solved": float(rate >= 0.9),
+            "rollout/clear_rate": rate,
+        }
+
+
+def test_a_level_that_does_not_improve_is_begun_again(make, clock, tmp_path):
+    trainer = Attempts(clock, 0.3, 0.2, 0.25, 0.4, 0.5, 0.45, 0.1, 0.5)
+    campaign = make(trainer)
+    run = replace(RunConfig(), learner=replace(RunConfig().learner, imitation=0.1))
+    campaign._runs["1-2"] = run
+    campaign.run()
+    # The second is worse; the third exceeds the first, and goes on until it falls.
+    assert trainer.attempts == [1, 2, 1, 3, 3, 3, 4, 3]
+    assert trainer.slices[-1][2]  # the last slice is the best attempt's
+    assert len(set(trainer.seeds.values())) == 4
+    assert trainer.seeds[1] == RunConfig().seed
+    assert trainer.imitation == pytest.approx({1: 0.1, 2: 0.3, 3: 0.1, 4: 0.3})
+    level = campaign.levels["1-2"]
+    assert [attempt.rate for attempt in level.attempts] == [0.3, 0.2, 0.5, 0.1]
+    assert (level.seconds, level.steps) == (480, 8_000_000)
+    # The policy is the best attempt's, and the state knows all.
+    assert campaign.run_dir("1-2").name == "1-2-attempt-3"
+    assert make(trainer).levels == campaign.levels
+
+
+def test_a_solved_attempt_is_the_last(make, clock):
+    trainer = Attempts(clock, 0.3, 0.95)
+    campaign = make(trainer)
+    campaign.run()
+    assert trainer.attempts == [1, 2]
+    assert campaign.run_dir("1-2").name == "1-2-attempt-2"
+
+
+@pytest.mark.parametrize(
+    ("slices", "minutes", "attempts"),
+    [(3, 5, [1] * 5), (2, 6, [1, 1, 2, 2, 1, 1]), (1, 3, [1, 2, 1]), (1, 2.9, [1, 1])],
+)
+def test_an_attempt_ends_its_schedules_first(make, clock, slices, minutes, attempts):
+    """A new one begins if there is time for both to have what this one had."""
+    steps = -(-RunConfig().learner.lr_steps // slices)
+    trainer = Attempts(clock, *[0.3] * 8, steps=steps)
+    make(trainer, max_seconds=120 + 60 * minutes).run()
+    assert trainer.attempts == attempts
 
 
 def test_no_more_jobs_than_levels(make, clock):
@@ -584,7 +650,11 @@ def test_the_report_has_both_tables(tmp_path, capsys):
         result("1-1", 1.0, [], False) | full, result("1-1", 0.0, [0, 4], True) | full,
         result("2-2", 0.4, [], False) | full, result("2-2", 0.0, [3], True) | full,
     ]  # fmt: skip
-    levels = {"1-1": vars(Level(50.0, 4000, 0.9, solved=True)), "2-2": vars(Level())}
+    had = {"seconds": 50.0, "steps": 4000, "rate": 0.9}  # before there were attempts
+    levels = {
+        "1-1": had | {"solved": True, "ended": False, "chosen": None},
+        "2-2": asdict(Level(attempts=[Attempt(9.0, 5, 0.1), Attempt(6.0, 2, 0.3)])),
+    }
     options = to_dict(CampaignConfig(levels="1-1,2-2", max_seconds=600.0))
     about = {"command": "python -m trainer.campaign <words>", "options": options}
     about["flags"] = ["--lr", "0.002"]
@@ -602,6 +672,8 @@ def test_the_report_has_both_tables(tmp_path, capsys):
         "<td>levels</td><td>1-1,2-2</td>",
         "<td>max-seconds</td><td>600</td>",
         "<td>flags of the levels&#x27; runs</td><td>--lr 0.002</td>",
+        "<td>1-1</td><td>1</td><td>4,000</td><td>0:50</td>",
+        "<td>2-2</td><td>2</td>",
     ):
         assert said in page
     assert "run-dir" not in page

@@ -299,7 +299,9 @@ def test_a_level_without_a_way_begins_at_its_start(monkeypatch):
 
 
 @pytest.mark.rom
-@pytest.mark.parametrize(("cost", "found"), [(100_000, 3), (300_000, 2), (900_000, 1)])
+@pytest.mark.parametrize(
+    ("cost", "found"), [(300_000, 3), (600_000, 2), (1_000_000, 1)]
+)
 def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
     actions = np.zeros(5, np.int64)
     monkeypatch.setattr(demonstrations, "_search", lambda *_: (actions, cost))

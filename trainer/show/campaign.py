@@ -6,7 +6,7 @@ import json
 import shlex
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +35,40 @@ _CELL = 8
 
 
 @dataclass
-class Level:
-    """The progress of the training of a level, as in state.json."""
+class Attempt:
+    """A run of a level; each attempt of a level has another seed."""
 
     seconds: float = 0.0  # of training
     steps: int = 0
+    rate: float = 0.0  # highest clear rate of 100 training episodes after a slice
+
+
+@dataclass
+class Level:
+    """The progress of the training of a level, as in state.json."""
+
+    seconds: float = 0.0  # of training, all attempts
+    steps: int = 0  # all attempts
     rate: float = 0.0  # of clears in the last 100 training episodes
     solved: bool = False
     ended: bool = False  # its schedules
     chosen: float | None = None  # clear rate of the policy, None before the choice
+    attempts: list[Attempt] = field(default_factory=lambda: [Attempt()])
+    attempt: int = 0  # index of the one that trained last
+    improved: bool = False  # its last slice exceeded the highest rate so far
+
+    @property
+    def best(self) -> int:
+        """Index of the attempt with the highest clear rate."""
+        rates = [attempt.rate for attempt in self.attempts]
+        return rates.index(max(rates))
+
+    @classmethod
+    def of(cls, state: Mapping[str, Any]) -> Level:
+        """The content of state.json, which had no attempts before version 0.3.0."""
+        had = {name: state[name] for name in ("seconds", "steps", "rate")}
+        attempts = [Attempt(**attempt) for attempt in state.get("attempts", [had])]
+        return cls(**{**state, "attempts": attempts})
 
 
 class Board:
@@ -113,7 +138,7 @@ def write(folder: Path, output: Path | None = None) -> Path:
     """Writes the report of a campaign, finished or not."""
     state, results = _read(folder / STATE), _read(folder / TABLE)
     options = _read(folder / OPTIONS)
-    levels = {name: Level(**level) for name, level in state.get("levels", {}).items()}
+    levels = {name: Level.of(level) for name, level in state.get("levels", {}).items()}
     one, single = results.get("one", []), results.get("single", [])
     merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
     sections = {
@@ -192,10 +217,14 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _training(levels: Mapping[str, Level]) -> str:
-    """A table with a row for the run of each level."""
-    heads = ("level", "steps", "time", "last 100 training episodes", "solved", "chosen")
+    """A table with a row for each level."""
+    heads = (
+        "level", "attempts", "steps", "time", "last 100 training episodes", "solved",
+        "chosen",
+    )  # fmt: skip
     rows = [
-        (name, level.steps, format_seconds(level.seconds), f"{level.rate:.0%}",
+        (name, len(level.attempts), level.steps, format_seconds(level.seconds),
+         f"{level.rate:.0%}",
          "yes" if level.solved else "no",
          "" if level.chosen is None else f"{level.chosen:.0%}")
         for name, level in levels.items()

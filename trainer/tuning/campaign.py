@@ -2,8 +2,9 @@
 
     specialists   one run per level, one per core at a time. The levels take turns with
                   slices of equal length; a solved level leaves its time to the other
-                  levels. The learning rates and the entropy bonus of a level fall to 0
-                  at the end of its time.
+                  levels. A level whose clear rate no longer rises is begun again with
+                  another seed. The learning rates and the entropy bonus of the best
+                  attempt fall to 0 at the end of the level's time.
     choice        plays the checkpoints of each level; the best becomes its policy.
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
@@ -21,10 +22,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
@@ -33,7 +35,15 @@ from trainer.machine.process import Interrupted
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
 from trainer.models.released import SUFFIX
-from trainer.show.campaign import MERGED, STATE, TABLE, Board, Level, results_of
+from trainer.show.campaign import (
+    MERGED,
+    STATE,
+    TABLE,
+    Attempt,
+    Board,
+    Level,
+    results_of,
+)
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
 from trainer.tuning import specialists
@@ -49,6 +59,11 @@ ERRORS = "errors.txt"
 _STEPS = 2_000_000_000
 # A level whose processes died or failed this often is not trained further.
 _FAILURES = 2
+# Between the seeds of the attempts of a level. Campaigns have small seeds.
+_SEED_STRIDE = 1_000_003
+# Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
+# with it, and levels in water less often.
+_MORE_IMITATION = 3.0
 # Episodes per checkpoint for the choice of a level's policy.
 _CHOICE_EPISODES = 40
 # Episodes per level for each temperature of the one network, and seconds per level that
@@ -87,7 +102,7 @@ class Campaign:
                 state = json.loads(path.read_text())
                 self._seconds, self._phase = state["seconds"], state["phase"]
                 self._merge_began = state["merge_began"]
-                self.levels = {n: Level(**state["levels"][n]) for n in runs}
+                self.levels = {n: Level.of(state["levels"][n]) for n in runs}
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path} is damaged: {error!r}") from error
         self._began = time.monotonic()
@@ -115,13 +130,15 @@ class Campaign:
                 "phase": self._phase,
                 "seconds": self._seconds,
                 "merge_began": self._merge_began,
-                "levels": {name: vars(level) for name, level in self.levels.items()},
+                "levels": {name: asdict(level) for name, level in self.levels.items()},
             },
         )
 
-    def run_dir(self, level: str) -> Path:
-        """Folder of a level's run."""
-        return self.folder / "levels" / level
+    def run_dir(self, level: str, attempt: int | None = None) -> Path:
+        """Folder of the run of a level's attempt; None: the best one."""
+        number = self.levels[level].best if attempt is None else attempt
+        name = f"{level}-attempt-{number + 1}" if number else level
+        return self.folder / "levels" / name
 
     def policy(self, level: str) -> Path:
         """File of the policy of a level, or of the network for all levels."""
@@ -199,9 +216,13 @@ class Campaign:
         share = left * min(1.0, self._jobs / (len(open_) + len(running)))
         last = share < 1.5 * self.config.slice_seconds
         seconds = min(left, max(share, LEAST_SLICE))
+        level, config = self.levels[name], self._runs[name]
+        level.attempt = level.best if last else self._next_attempt(level, config, share)
+        if level.attempt == len(level.attempts):
+            level.attempts.append(Attempt())
         run = replace(
-            share_cores(self._runs[name], self._jobs),
-            run_dir=self.run_dir(name),
+            share_cores(_attempt_of(config, level.attempt), self._jobs),
+            run_dir=self.run_dir(name, level.attempt),
             resume=None,
             max_steps=_STEPS,
             end_episodes=0,
@@ -216,6 +237,22 @@ class Campaign:
             self._ending.add(name)
         return True
 
+    @staticmethod
+    def _next_attempt(level: Level, config: RunConfig, share: float) -> int:
+        """Index of the attempt that a level's next slice goes to.
+
+        An attempt goes on while its schedules last, or while it exceeds the other
+        attempts and itself. Then the best attempt and a new one take turns, as long as
+        `share`, the level's remaining seconds, is twice what a new one needs.
+        """
+        now = level.attempts[level.attempt]
+        if now.steps < config.learner.lr_steps or level.improved:
+            return level.attempt
+        needed = now.seconds / now.steps * config.learner.lr_steps
+        if level.attempt == level.best and share >= 2 * needed:
+            return len(level.attempts)
+        return level.best
+
     def _take(self, name: str, result: Any) -> None:
         """Takes the result of a slice."""
         level = self.levels[name]
@@ -223,15 +260,21 @@ class Campaign:
             self._failures[name] += 1
             self._log_failure(name, result)
         else:
-            level.seconds, level.steps = result["seconds"], int(result["steps"])
             level.rate = result.get("rollout/clear_rate", 0.0)
+            level.improved = 0.0 < level.attempts[level.best].rate < level.rate
+            attempt = level.attempts[level.attempt]
+            attempt.seconds, attempt.steps = result["seconds"], int(result["steps"])
+            attempt.rate = max(attempt.rate, level.rate)
+            level.seconds = sum(attempt.seconds for attempt in level.attempts)
+            level.steps = sum(attempt.steps for attempt in level.attempts)
             level.solved = bool(result["solved"])
             level.ended = name in self._ending and not result["signal"]
             how = "solved" if level.solved else f"{level.rate:.0%} cleared"
-            how = how if level.steps else "still searching for demonstrations"
+            how = how if attempt.steps else "still searching for demonstrations"
+            number = f", attempt {level.attempt + 1}" if level.attempt else ""
             self._board.log(
-                f"{name}: {how} after {level.steps:,} steps, "
-                f"{format_seconds(level.seconds)} of training"
+                f"{name}{number}: {how} after {attempt.steps:,} steps, "
+                f"{format_seconds(attempt.seconds)} of training"
             )
         self._ending.discard(name)
         self._save()
@@ -363,7 +406,10 @@ class Campaign:
     def _show(self, what: str, until: float) -> None:
         """Draws the board."""
         running = [name for name in self._workers.running if name in self.levels]
-        rates = {name: clear_rate_now(self.run_dir(name)) for name in running}
+        rates = {
+            name: clear_rate_now(self.run_dir(name, self.levels[name].attempt))
+            for name in running
+        }
         searching = self._phase == "specialists" and any(
             run.learns_from_demonstrations for run in self._runs.values()
         )
@@ -375,3 +421,11 @@ class Campaign:
             rates,
             searching,
         )
+
+
+def _attempt_of(config: RunConfig, attempt: int) -> RunConfig:
+    """The run of an attempt at a level, from that of the first one."""
+    learner, seed = config.learner, config.seed + attempt * _SEED_STRIDE
+    if attempt % 2:
+        learner = replace(learner, imitation=_MORE_IMITATION * learner.imitation)
+    return replace(config, seed=seed % (MAX_SEED + 1), learner=learner)
