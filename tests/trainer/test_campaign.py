@@ -413,7 +413,7 @@ def test_the_last_slice_ends_the_schedules(tmp_path, warmup):
     config = change(RunConfig(run_dir=tmp_path), warmup_updates=warmup)
     step = 300_000
     state = write_run(tmp_path, config, step)
-    after = ending(config, state, 100.0).learner
+    after = ending(config, state, 200_000).learner
     assert rates(after, step) == pytest.approx(rates(config.learner, step))
     assert entropy(after, step) == pytest.approx(entropy(config.learner, step))
     half = pytest.approx([rate / 2 for rate in rates(config.learner, step)])
@@ -422,19 +422,19 @@ def test_the_last_slice_ends_the_schedules(tmp_path, warmup):
     assert entropy(after, step + 200_000) == 0.0
     ending_run = replace(config, learner=after)
     state = write_run(tmp_path, ending_run, step + 100_000)
-    again = ending(config, state, 50.0).learner
+    again = ending(config, state, 100_000).learner
     assert rates(again, step + 100_000) == half
     assert rates(again, step + 200_000) == pytest.approx((0.0, 0.0), abs=1e-9)
     # At its end there is nothing to come from.
     state = write_run(tmp_path, ending_run, step + 200_000)
-    assert ending(config, state, 50.0) == config
+    assert ending(config, state, 100_000) == config
 
 
 @pytest.fixture
 def train(tmp_path, monkeypatch):
     """Trains a slice; returns the configs of its runs, which leave 4,000 steps."""
 
-    def slice_of(seconds, left):
+    def slice_of(seconds, last=False):
         seen = []
 
         def run(config, display):
@@ -444,19 +444,19 @@ def train(tmp_path, monkeypatch):
 
         monkeypatch.setattr(specialists, "run_training", run)
         config = replace(RunConfig(), run_dir=tmp_path)
-        specialists.train(Slice(config, seconds, left))
+        specialists.train(Slice(config, seconds, last))
         return seen
 
     return slice_of
 
 
 def test_a_slice_goes_on_from_the_last_one(train, tmp_path):
-    (first,) = train(40.0, 105.0)
+    (first,) = train(40.0)
     assert (first.max_seconds, first.resume) == (40.0, None)
-    (second,) = train(40.0, 65.0)
+    (second,) = train(40.0)
     assert (second.max_seconds, second.resume.name) == (90.0, "step-000004000.pt")
     assert second.learner == first.learner
-    (last,) = train(25.0, 25.0)
+    (last,) = train(25.0, last=True)
     assert last.max_seconds == 75.0
     assert last.learner.lr_steps == 4000 + 50_000
     assert specialists.seconds_of(tmp_path) == 50.0
@@ -466,7 +466,7 @@ def test_a_slice_goes_on_from_the_last_one(train, tmp_path):
 def test_an_interrupted_search_is_no_training(train, tmp_path, last):
     """Its schedules end in the time of a run that is new."""
     write_run(tmp_path, RunConfig(), 0, 30.0)
-    seen = train(100.0, 100.0 if last else 200.0)
+    seen = train(100.0, last)
     assert [c.max_seconds for c in seen] == ([70.0, 110.0] if last else [130.0])
     names = [c.resume.name for c in seen]
     assert names == ["step-000000000.pt", "step-000004000.pt"][: 1 + last]
@@ -474,38 +474,49 @@ def test_an_interrupted_search_is_no_training(train, tmp_path, last):
 
 
 def test_a_first_slice_may_be_the_last(train):
-    first, second = train(100.0, 100.0)
+    first, second = train(100.0, last=True)
     assert (first.max_seconds, second.max_seconds) == (40.0, 110.0)
     assert first.learner.lr_steps != second.learner.lr_steps == 4000 + 120_000
 
 
-def test_a_level_with_much_time_begins_its_schedules_again(tmp_path):
-    """Its own come first, then lines to 0, which begin at half of the first rates."""
+def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
+    """A line to 0 from half of the first rates, as long as the schedules at least."""
     config = change(
         RunConfig(run_dir=tmp_path), lr_steps=300_000, entropy_steps=200_000,
         imitation=0.1, guide=0.15,
     )  # fmt: skip
     own = config.learner
-    state = write_run(tmp_path, config, 200_000)
-    assert specialists._scheduled(Slice(config, 60.0, 400.0), state) == config
-    state = write_run(tmp_path, config, 400_000)
-    # 2,000 steps a second: 100 seconds are less than the schedules had.
-    short = specialists._scheduled(Slice(config, 60.0, 100.0), state).learner
-    assert rates(short, 400_000) == pytest.approx(rates(own, 400_000))
-    assert entropy(short, 400_000) == pytest.approx(own.entropy_end)
-    assert short.imitation == 0.0
-    again = specialists._scheduled(Slice(config, 60.0, 400.0), state)
-    learner = again.learner
+
+    def scheduled(now, steps, seconds=60.0, last=False):
+        state = write_run(tmp_path, now, steps)
+        return specialists._scheduled(Slice(config, seconds, last), state)
+
+    assert scheduled(config, 200_000) == config
+    cycle = scheduled(config, 400_000)  # 2,000 steps a second: 120,000 in a slice
+    learner = cycle.learner
     half = (own.lr / 2, own.optimizer.matrix_lr / 2)
     assert rates(learner, 400_000) == pytest.approx(half)
     assert entropy(learner, 400_000) == pytest.approx(own.entropy / 2)
     imitation = linear(learner.imitation, 0.0, learner.entropy_steps, 400_000)
     assert imitation == pytest.approx(0.05)
-    assert rates(learner, 1_200_000) == pytest.approx((0.0, 0.0), abs=1e-9)
-    # Once only: the next slice continues from there.
-    state = write_run(tmp_path, again, 800_000)
-    learner = specialists._scheduled(Slice(config, 60.0, 400.0), state).learner
-    assert rates(learner, 800_000) == pytest.approx([rate / 2 for rate in half])
+    assert rates(learner, 700_000) == pytest.approx((0.0, 0.0), abs=1e-9)
+    longer = scheduled(config, 400_000, seconds=400.0).learner
+    quarter = (own.lr / 4, own.optimizer.matrix_lr / 4)
+    assert rates(longer, 800_000) == pytest.approx(quarter)
+    # It goes on in the next slice, until nearly all of it is over.
+    assert scheduled(cycle, 520_000).learner == learner
+    assert rates(scheduled(cycle, 640_000).learner, 640_000) == pytest.approx(half)
+    # A last slice ends it, or is a cycle if there is time for one.
+    end = scheduled(cycle, 520_000, last=True).learner
+    assert rates(end, 520_000) == pytest.approx(rates(learner, 520_000))
+    assert rates(end, 640_000) == pytest.approx((0.0, 0.0), abs=1e-9)
+    short = scheduled(config, 400_000, last=True).learner
+    assert rates(short, 400_000) == pytest.approx(rates(own, 400_000))
+    assert entropy(short, 400_000) == pytest.approx(own.entropy_end)
+    assert short.imitation == 0.0
+    last = scheduled(cycle, 690_000, seconds=150.0, last=True).learner
+    assert rates(last, 690_000) == pytest.approx(half)
+    assert rates(last, 990_000) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
 class Result(NamedTuple):

@@ -313,6 +313,17 @@ def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
 
 
 @pytest.mark.rom
+def test_ways_are_shortened(monkeypatch):
+    def steps(shorten):
+        monkeypatch.setattr(demonstrations, "_SHORTEN", shorten)
+        env = EnvConfig(num_threads=1)
+        (way,) = find_ways(env, ("1-1",), 1, per_level=1, log=lambda line: None)
+        return len(way.actions)
+
+    assert steps(demonstrations._SHORTEN) < steps(0.0)
+
+
+@pytest.mark.rom
 @pytest.mark.parametrize("after", range(7))
 def test_a_search_goes_on_where_it_was(monkeypatch, after):
     """Wherever it was interrupted it asks for the same, each once."""

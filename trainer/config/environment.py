@@ -269,7 +269,8 @@ class ExploreConfig:
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
     """Largest number of demonstrations per level. When the run begins, a search over
     snapshots finds these ways to the end of the level, each within seconds
-    (docs/planning.md). After 500,000 steps it starts no further search."""
+    (docs/planning.md), and shortens them. After 1,000,000 steps it starts no further
+    search."""
 
     demos: tuple[str, ...] = option((), holds="path")
     """Files of demonstrations to learn from instead of a search: recordings of

@@ -231,7 +231,7 @@ class Campaign:
             keep_checkpoints=specialists.CANDIDATES,
             log_seconds=2.0,
         )
-        work = Slice(run, seconds if last else self.config.slice_seconds, seconds)
+        work = Slice(run, seconds if last else self.config.slice_seconds, last)
         self._workers.submit(name, specialists.train, work)
         if last:
             self._ending.add(name)
@@ -344,7 +344,7 @@ class Campaign:
             dashboard="auto" if self.config.dashboard else "off",
         )
         seconds = max(LEAST_SLICE, left)
-        work = Slice(config, seconds, seconds, _MERGE_BEGINS)
+        work = Slice(config, seconds, True, _MERGE_BEGINS)
         self._workers.close()
         self._board.close()  # the run has its own dashboard
         try:
