@@ -202,7 +202,7 @@ def test_a_level_that_does_not_improve_is_begun_again(make, clock, tmp_path):
     run = replace(RunConfig(), learner=replace(RunConfig().learner, imitation=0.1))
     campaign._runs["1-2"] = run
     campaign.run()
-    # The second is worse; the third exceeds the first, and goes on until it falls.
+    # The second is worse; the third exceeds the first, and continues until it falls.
     assert trainer.attempts == [1, 2, 1, 3, 3, 3, 4, 3]
     assert trainer.slices[-1][2]  # the last slice is the best attempt's
     assert len(set(trainer.seeds.values())) == 4
