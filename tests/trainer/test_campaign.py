@@ -216,6 +216,12 @@ def test_a_level_that_does_not_improve_is_begun_again(make, clock, tmp_path):
     assert make(trainer).levels == campaign.levels
 
 
+def test_a_good_attempt_has_no_other(make, clock):
+    trainer = Attempts(clock, 0.3, 0.72, 0.71, 0.65, 0.72, 0.8, 0.79, 0.6)
+    make(trainer).run()
+    assert trainer.attempts == [1] + [2] * 7
+
+
 def test_a_solved_attempt_is_the_last(make, clock):
     trainer = Attempts(clock, 0.3, 0.95)
     campaign = make(trainer)

@@ -61,6 +61,9 @@ _STEPS = 2_000_000_000
 _FAILURES = 2
 # Between the seeds of the attempts of a level. Campaigns have small seeds.
 _SEED_STRIDE = 1_000_003
+# A level whose best attempt clears this share has no further attempt: a new one solves
+# a level with a probability of a quarter, two or three more slices with a higher one.
+_GOOD = 0.7
 # Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
 # with it, and levels in water less often.
 _MORE_IMITATION = 3.0
@@ -242,14 +245,15 @@ class Campaign:
         """Index of the attempt that a level's next slice goes to.
 
         An attempt goes on while its schedules last, or while it exceeds the other
-        attempts and itself. Then the best attempt and a new one take turns, as long as
-        `share`, the level's remaining seconds, is twice what a new one needs.
+        attempts and itself. Then the best attempt and a new one take turns, unless the
+        best is good, as long as `share`, the level's remaining seconds, is twice what a
+        new one needs.
         """
-        now = level.attempts[level.attempt]
+        now, best = level.attempts[level.attempt], level.attempts[level.best]
         if now.steps < config.learner.lr_steps or level.improved:
             return level.attempt
         needed = now.seconds / now.steps * config.learner.lr_steps
-        if level.attempt == level.best and share >= 2 * needed:
+        if now is best and best.rate < _GOOD and share >= 2 * needed:
             return len(level.attempts)
         return level.best
 
