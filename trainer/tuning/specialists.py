@@ -91,10 +91,8 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
     The schedules of the run come first. Then each slice is a cycle: straight lines to
     0, which are as long as the first schedules or longer. A last slice ends the cycle.
     """
-    first, now = (
-        work.config.learner,
-        from_dict(LearnerConfig, state["config"]["learner"]),
-    )
+    first = work.config.learner
+    now = from_dict(LearnerConfig, state["config"]["learner"])
     more = round(_speed(work.config) * work.seconds)
     ended = now.lr_steps - int(state["steps"]) < _LEFT * first.lr_steps
     if ended and (not work.last or more >= first.lr_steps):
