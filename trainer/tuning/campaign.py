@@ -62,7 +62,7 @@ _FAILURES = 2
 # Between the seeds of the attempts of a level. Campaigns have small seeds.
 _SEED_STRIDE = 1_000_003
 # A level whose best attempt clears this share has no further attempt: a new one solves
-# a level with a probability of a quarter, two or three more slices with a higher one.
+# a level with a probability of a quarter, four more slices with a higher one.
 _GOOD = 0.7
 # Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
 # with it, and levels in water less often.
