@@ -196,7 +196,7 @@ class Attempts(Trainer):
         }
 
 
-def test_a_level_that_does_not_improve_is_begun_again(make, clock, tmp_path):
+def test_a_level_that_does_not_improve_is_begun_again(make, clock):
     trainer = Attempts(clock, 0.3, 0.2, 0.25, 0.4, 0.5, 0.45, 0.1, 0.5)
     campaign = make(trainer)
     run = replace(RunConfig(), learner=replace(RunConfig().learner, imitation=0.1))
@@ -710,8 +710,8 @@ def test_the_report_has_both_tables(tmp_path, capsys):
 
 def test_the_board_has_a_column_for_each_world():
     levels = {
-        "1-1": Level(steps=9, rate=0.96, solved=True),
-        "1-2": Level(steps=9, rate=0.2),
+        "1-1": Level(0.96, solved=True, attempts=[Attempt(steps=9)]),
+        "1-2": Level(0.2, attempts=[Attempt(steps=9)]),
         "2-1": Level(),
         "2-2": Level(),
         "3-2": Level(),

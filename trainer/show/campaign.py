@@ -47,8 +47,6 @@ class Attempt:
 class Level:
     """The progress of the training of a level, as in state.json."""
 
-    seconds: float = 0.0  # of training, all attempts
-    steps: int = 0  # all attempts
     rate: float = 0.0  # of clears in the last 100 training episodes
     solved: bool = False
     ended: bool = False  # its schedules
@@ -56,6 +54,16 @@ class Level:
     attempts: list[Attempt] = field(default_factory=lambda: [Attempt()])
     attempt: int = 0  # index of the one that trained last
     improved: bool = False  # its last slice exceeded the highest rate so far
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training, of all attempts."""
+        return sum(attempt.seconds for attempt in self.attempts)
+
+    @property
+    def steps(self) -> int:
+        """Steps of all attempts."""
+        return sum(attempt.steps for attempt in self.attempts)
 
     @property
     def best(self) -> int:
@@ -66,9 +74,11 @@ class Level:
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Level:
         """The content of state.json, which had no attempts before version 0.3.0."""
-        had = {name: state[name] for name in ("seconds", "steps", "rate")}
-        attempts = [Attempt(**attempt) for attempt in state.get("attempts", [had])]
-        return cls(**{**state, "attempts": attempts})
+        state = dict(state)
+        old = {"seconds": state.pop("seconds", 0.0), "steps": state.pop("steps", 0)}
+        old["rate"] = state["rate"]
+        attempts = [Attempt(**attempt) for attempt in state.pop("attempts", [old])]
+        return cls(**state, attempts=attempts)
 
 
 class Board:

@@ -269,8 +269,6 @@ class Campaign:
             attempt = level.attempts[level.attempt]
             attempt.seconds, attempt.steps = result["seconds"], int(result["steps"])
             attempt.rate = max(attempt.rate, level.rate)
-            level.seconds = sum(attempt.seconds for attempt in level.attempts)
-            level.steps = sum(attempt.steps for attempt in level.attempts)
             level.solved = bool(result["solved"])
             level.ended = name in self._ending and not result["signal"]
             how = "solved" if level.solved else f"{level.rate:.0%} cleared"

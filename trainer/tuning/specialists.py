@@ -93,13 +93,14 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
     """
     first = work.config.learner
     now = from_dict(LearnerConfig, state["config"]["learner"])
-    more = round(_speed(work.config) * work.seconds)
     ended = now.lr_steps - int(state["steps"]) < _LEFT * first.lr_steps
-    if ended and (not work.last or more >= first.lr_steps):
-        return ending(work.config, state, max(more, first.lr_steps), _RESTART)
-    if work.last:
-        return ending(work.config, state, more)
-    return replace(work.config, learner=now)
+    if not (ended or work.last):
+        return replace(work.config, learner=now)
+    more = round(_speed(work.config) * work.seconds)
+    if not work.last:
+        more = max(more, first.lr_steps)
+    restarts = ended and more >= first.lr_steps
+    return ending(work.config, state, more, _RESTART if restarts else 0.0)
 
 
 def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
