@@ -64,6 +64,8 @@ _SEED_STRIDE = 1_000_003
 # A level whose best attempt clears this share has no further attempt: a new one solves
 # a level with a probability of a quarter, four more slices with a higher one.
 _GOOD = 0.7
+# Share of a slice for which a solved level trains further, see `specialists.train`.
+_FINISH = 1 / 3
 # Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
 # with it, and levels in water less often.
 _MORE_IMITATION = 3.0
@@ -234,7 +236,12 @@ class Campaign:
             keep_checkpoints=specialists.CANDIDATES,
             log_seconds=2.0,
         )
-        work = Slice(run, seconds if last else self.config.slice_seconds, last)
+        work = Slice(
+            run,
+            seconds if last else self.config.slice_seconds,
+            last,
+            finish=_FINISH * self.config.slice_seconds,
+        )
         self._workers.submit(name, specialists.train, work)
         if last:
             self._ending.add(name)
