@@ -485,6 +485,39 @@ def test_a_first_slice_may_be_the_last(train):
     assert first.learner.lr_steps != second.learner.lr_steps == 4000 + 120_000
 
 
+@pytest.mark.parametrize(
+    ("last", "seconds", "ends"),
+    [(False, 60.0, 70.0), (True, 60.0, 60.0), (True, 100.0, 70.0), (True, 50.0, None)],
+)
+def test_a_solved_level_is_finished(tmp_path, monkeypatch, last, seconds, ends):
+    """With rates that fall to 0, within the time of a last slice."""
+    seen, signals = [], [0.0, 2.0]
+
+    def run(config, display):
+        seen.append(config)
+        write_run(tmp_path, config, 4000, 50.0)
+        solved = config.stop_when_solved
+        signal = 0.0 if solved else signals.pop(0)
+        ended = {"seconds": 50.0, "solved": float(solved), "signal": signal}
+        return ended | {"rollout/clear_rate": 0.9 if solved else 0.8}
+
+    monkeypatch.setattr(specialists, "run_training", run)
+    config = replace(RunConfig(), run_dir=tmp_path)
+    work = Slice(config, seconds, last, 1.0, finish=20.0)
+    result = specialists.train(work)
+    assert (result["solved"], result["rollout/clear_rate"]) == (True, 0.9)
+    *_, end = seen
+    assert len(seen) == (1 if ends is None else 2)
+    if ends is not None:
+        assert (end.stop_when_solved, end.max_seconds) == (False, ends)
+        assert end.learner.lr_end == end.learner.entropy_end == 0.0
+        assert end.learner.lr_steps == 4000 + 2000 * (ends - 50.0)
+        # What was interrupted is not finished: a resumed campaign repeats it.
+        work = replace(work, seconds=seconds - 10.0 if last else seconds)
+        monkeypatch.setattr(specialists, "seconds_of", lambda _: 10.0)
+        assert not specialists.train(work)["solved"]
+
+
 def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
     """A line to 0 from half of the first rates, as long as the schedules at least."""
     config = change(
@@ -710,8 +743,8 @@ def test_the_report_has_both_tables(tmp_path, capsys):
 
 def test_the_board_has_a_column_for_each_world():
     levels = {
-        "1-1": Level(0.96, solved=True, attempts=[Attempt(steps=9)]),
-        "1-2": Level(0.2, attempts=[Attempt(steps=9)]),
+        "1-1": Level(solved=True, attempts=[Attempt(rate=0.96, steps=9)]),
+        "1-2": Level(attempts=[Attempt(rate=0.2, steps=9)]),
         "2-1": Level(),
         "2-2": Level(),
         "3-2": Level(),

@@ -28,8 +28,8 @@ _OF_THE_COMMAND = {"run_dir", "resume", "dashboard"}
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
 
 _LEGEND = (
-    "%: clear rate of the last 100 training episodes   ▸ in training   ✓ solved\n"
-    "search: looks for demonstrations, before the level trains"
+    "%: clear rate of 100 training episodes, the last (▸: in training) or the best\n"
+    "✓: solved   search: looks for demonstrations, before the level trains"
 )
 _CELL = 8
 
@@ -47,7 +47,6 @@ class Attempt:
 class Level:
     """The progress of the training of a level, as in state.json."""
 
-    rate: float = 0.0  # of clears in the last 100 training episodes
     solved: bool = False
     ended: bool = False  # its schedules
     chosen: float | None = None  # clear rate of the policy, None before the choice
@@ -66,17 +65,21 @@ class Level:
         return sum(attempt.steps for attempt in self.attempts)
 
     @property
+    def rate(self) -> float:
+        """Highest clear rate of all attempts."""
+        return max(attempt.rate for attempt in self.attempts)
+
+    @property
     def best(self) -> int:
         """Index of the attempt with the highest clear rate."""
-        rates = [attempt.rate for attempt in self.attempts]
-        return rates.index(max(rates))
+        return [attempt.rate for attempt in self.attempts].index(self.rate)
 
     @classmethod
     def of(cls, state: Mapping[str, Any]) -> Level:
         """The content of state.json, which had no attempts before version 0.3.0."""
         state = dict(state)
         old = {"seconds": state.pop("seconds", 0.0), "steps": state.pop("steps", 0)}
-        old["rate"] = state["rate"]
+        old["rate"] = state.pop("rate", 0.0)
         attempts = [Attempt(**attempt) for attempt in state.pop("attempts", [old])]
         return cls(**state, attempts=attempts)
 
@@ -229,7 +232,7 @@ def _results(results: Sequence[Mapping[str, Any]]) -> str:
 def _training(levels: Mapping[str, Level]) -> str:
     """A table with a row for each level."""
     heads = (
-        "level", "attempts", "steps", "time", "last 100 training episodes", "solved",
+        "level", "attempts", "steps", "time", "best 100 training episodes", "solved",
         "chosen",
     )  # fmt: skip
     rows = [

@@ -271,14 +271,14 @@ class Campaign:
             self._failures[name] += 1
             self._log_failure(name, result)
         else:
-            level.rate = result.get("rollout/clear_rate", 0.0)
-            level.improved = 0.0 < level.attempts[level.best].rate < level.rate
+            rate = result.get(specialists.RATE, 0.0)
+            level.improved = 0.0 < level.rate < rate
             attempt = level.attempts[level.attempt]
             attempt.seconds, attempt.steps = result["seconds"], int(result["steps"])
-            attempt.rate = max(attempt.rate, level.rate)
+            attempt.rate = max(attempt.rate, rate)
             level.solved = bool(result["solved"])
             level.ended = name in self._ending and not result["signal"]
-            how = "solved" if level.solved else f"{level.rate:.0%} cleared"
+            how = "solved" if level.solved else f"{rate:.0%} cleared"
             how = how if attempt.steps else "still searching for demonstrations"
             number = f", attempt {level.attempt + 1}" if level.attempt else ""
             self._board.log(

@@ -29,6 +29,8 @@ from trainer.show.run_files import read_run
 # Share of the time of a new run before its schedules start to fall to 0. It measures
 # the speed, and so the number of steps to come.
 _BEFORE_THE_END = 0.4
+# Clear rate of the last 100 training episodes.
+RATE = "rollout/clear_rate"
 # Points of the curves whose mean speed predicts the future speed.
 _POINTS = 10
 # When the schedules of a level have ended, they restart with this share of their rates
@@ -83,8 +85,11 @@ def train(
         return metrics
     config = replace(work.config, stop_when_solved=False)
     finished = _train(replace(work, config=config, seconds=seconds, last=True), display)
-    # An interrupted one is repeated when the campaign is resumed.
-    return finished | {"solved": not finished["signal"]}
+    return finished | {
+        # An interrupted one is repeated when the campaign is resumed.
+        "solved": not finished["signal"],
+        RATE: max(run.get(RATE, 0.0) for run in (metrics, finished)),
+    }
 
 
 def _train(work: Slice, display: Callable[[], Display]) -> dict[str, float]:
