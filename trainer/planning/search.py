@@ -34,6 +34,8 @@ _NEWEST, _NEWEST_WEIGHT = 40, 4.0
 # Cells become smaller after this many environment steps without a new cell.
 _PATIENCE, _FINEST = 50_000, 3
 _REPORT_SECONDS = 10.0
+# A plan has at most this many ways, up to this multiple of the shortest one.
+_MOST_WAYS, _LONGEST = 24, 1.1
 
 # Options under which episodes begin in several ways, and one under which the same
 # actions have different results.
@@ -80,6 +82,8 @@ class Plan(NamedTuple):
 
     Attributes:
         actions: (steps,) int64, from the start.
+        ways: at most 24 ways of different lengths, the shortest first, up to 1.1 times
+            as long as that one; (steps,) int64 each.
         first_steps: length in steps of the first way found.
         found_after: environment steps of the search until the first way.
         searched: total environment steps.
@@ -92,6 +96,7 @@ class Plan(NamedTuple):
     """
 
     actions: IntArray
+    ways: list[IntArray]
     first_steps: int
     found_after: int
     searched: int
@@ -218,6 +223,7 @@ def plan(
     best = search.best
     return Plan(
         search.actions_to(best.node, best.actions),
+        search.ways(),
         first,
         found_after,
         search.searched,
@@ -278,6 +284,8 @@ class Search:
         self.searched = 0  # environment steps
         self._fineness = self._news = 0
         self.best: _Arrival | None = None  # the fewest steps
+        # Of all arrivals: steps from the start, node, actions since then.
+        self._arrivals: list[tuple[int, int, IntArray]] = []
         # Nodes: how a cell was reached. A node stays when a shorter way to its cell is
         # found, because later nodes refer to it.
         self._parents: list[int] = []
@@ -335,6 +343,14 @@ class Search:
             node = self._parents[node]
         return np.concatenate(parts[::-1])
 
+    def ways(self) -> list[IntArray]:
+        """Ways of different lengths to the goal, see `Plan`."""
+        arrivals = sorted(self._arrivals, key=lambda arrival: arrival[0])
+        longest = _LONGEST * arrivals[0][0]
+        count = sum(steps <= longest for steps, *_ in arrivals)
+        chosen = np.unique(np.linspace(0, count - 1, _MOST_WAYS).astype(int))
+        return [self.actions_to(*arrivals[number][1:]) for number in chosen.tolist()]
+
     def _begin(self, start: Snapshot | bytes | None) -> None:
         """Adds the start to the archive and puts all environments there."""
         answer = self._pool.reset()
@@ -379,11 +395,14 @@ class Search:
         return keys.reshape(len(keys), -1).astype(np.int64)
 
     def _arrive(self, there: BoolArray, info: dict[str, Any]) -> None:
-        """Keeps the shortest way to the goal."""
+        """Keeps the ways to the goal, and the end of the shortest one."""
         (envs,) = there.nonzero()
         if not envs.size:
             return
         steps = self._begun[envs] + self._tried[envs]
+        for env, taken in zip(envs.tolist(), steps.tolist(), strict=True):
+            actions = self._acts[env, : self._tried[env]].copy()
+            self._arrivals.append((taken, int(self._from[env]), actions))
         env = int(envs[steps.argmin()])
         if self.best is None or steps.min() < self.best.steps:
             self.best = _Arrival(
