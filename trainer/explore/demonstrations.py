@@ -147,14 +147,17 @@ def find_ways(
     """
     ways = Demonstrations() if ways is None else ways
     with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
-        for stage, level in enumerate(levels):
-            if stage < len(ways.searches) - 1:
-                continue  # its searches had ended
-            if stage == len(ways.searches):
-                ways.searches.append([])
-            _find_ways_of(env, pool, stage, level, seed, per_level, log, ways)
-            ways.searches.append([])
-        ways.searches.pop()
+        for stage, level in enumerate(levels[len(ways.searches) :], len(ways.searches)):
+            began = time.monotonic()
+            found, steps, said = _find_ways_of(
+                env, pool, stage, level, seed, per_level, log
+            )
+            log(
+                f"demonstrations of {level}: {said} ({sum(steps):,} search steps, "
+                f"{time.monotonic() - began:.1f} s)"
+            )
+            ways.found += found
+            ways.searches.append(steps)
         ways.complete = True
         return ways.found
 
@@ -167,44 +170,36 @@ def _find_ways_of(
     seed: int,
     per_level: int,
     log: Callable[[str], None],
-    ways: Demonstrations,
-) -> None:
-    """Searches for ways through a level, each from a number of idle frames."""
-    steps, began = ways.searches[stage], time.monotonic()
+) -> tuple[list[Way], list[int], str]:
+    """Searches for ways through a level; also returns the steps and a line."""
     starts = _different(pool, next(_starts_of(pool, stage, 1)))
     random = np.random.default_rng((seed, stage))
-    idle = random.integers(env.noop_max + 1, size=per_level)
-    said = ""
+    ways: list[Way] = []
+    steps: list[int] = []
     while len(steps) < per_level and sum(steps) < _ENOUGH:
-        number = len(steps)
-        found, searched = _search(env, level, seed + number, int(idle[number]), log)
+        idle = int(random.integers(env.noop_max + 1))
+        found, searched = _search(env, level, seed + len(steps), idle, log)
         steps.append(searched)
         if not found:
             break  # another search would take equally long
-        lengths = _lengths(pool, starts, found)
-        shares = (lengths > 0).mean(1)
-        robust = bool(shares.max() >= _ROBUST)
-        best = int(shares.argmax()) if robust else 0  # 0: the shortest
-        (places,) = lengths[best].nonzero()
-        few = min(len(places), _MOST_WAYS if robust else 1)
-        mine = [
-            Way(stage, starts[place].copy(), found[best][: lengths[best, place]])
-            for place in places[np.linspace(0, len(places) - 1, few).astype(int)]
-        ]
-        if robust:
-            said = (
-                f"{len(found[best])} steps from {len(places)} of {len(starts)} starts"
-            )
-            ways.found = [way for way in ways.found if way.stage != stage] + mine
-            break
-        ways.found += mine
-    if not said:
-        counts = [str(len(way.actions)) for way in ways.found if way.stage == stage]
-        said = f"{', '.join(counts)} steps" if counts else "none found"
-    log(
-        f"demonstrations of {level}: {said} ({sum(steps):,} search steps, "
-        f"{time.monotonic() - began:.1f} s)"
-    )
+        for number, actions in enumerate(found):
+            lengths = _lengths(pool, starts, actions)
+            (places,) = lengths.nonzero()
+            robust = len(places) >= _ROBUST * len(starts)
+            few = places[:: -(-len(places) // _MOST_WAYS)] if robust else places[:1]
+            mine = [
+                Way(stage, starts[place].copy(), actions[: lengths[place]])
+                for place in few
+            ]
+            if robust:
+                said = (
+                    f"{len(actions)} steps, from {len(places)} of {len(starts)} starts"
+                )
+                return mine, steps, said
+            if not number:
+                ways += mine
+    counts = [str(len(way.actions)) for way in ways]
+    return ways, steps, f"{', '.join(counts)} steps" if counts else "none found"
 
 
 def _different(pool: Any, starts: Bytes) -> Bytes:
@@ -219,25 +214,22 @@ def _different(pool: Any, starts: Bytes) -> Bytes:
     return np.stack(list(found.values()))
 
 
-def _lengths(pool: Any, starts: Bytes, tried: Sequence[IntArray]) -> IntArray:
-    """Steps from starts to the level's end, (tried, starts); 0: another end."""
+def _lengths(pool: Any, starts: Bytes, actions: IntArray) -> IntArray:
+    """Steps from each of the starts to the level's end; 0: it is not reached."""
     envs = np.arange(len(starts), dtype=np.int32)
-    result = np.zeros((len(tried), len(starts)), np.int64)
-    for lengths, actions in zip(result, tried, strict=True):
-        pool.restore(envs, starts, "keep")
-        pool.recv()
-        ended = np.zeros(len(starts), bool)
-        for step, action in enumerate(actions, 1):
-            pool.send(np.full(len(starts), action, np.int32), envs)
-            *_, terminated, truncated, info = pool.recv()
-            ids = np.asarray(info["env_id"])
-            there = np.zeros_like(ended)
-            there[ids] = terminated & info["flag_get"]
-            lengths[there & ~ended] = step
-            ended[ids] |= terminated | truncated
-            if ended.all():
-                break
-    return result
+    lengths, ended = np.zeros(len(starts), np.int64), np.zeros(len(starts), bool)
+    pool.restore(envs, starts, "keep")
+    pool.recv()
+    for step, action in enumerate(actions, 1):
+        pool.send(np.full(len(starts), action, np.int32), envs)
+        *_, terminated, truncated, info = pool.recv()
+        ids, there = np.asarray(info["env_id"]), np.zeros_like(ended)
+        there[ids] = terminated & info["flag_get"]
+        lengths[there & ~ended] = step
+        ended[ids] |= terminated | truncated
+        if ended.all():
+            break
+    return lengths
 
 
 def pool_like(env: EnvConfig, seed: int, num_envs: int, **more: Any) -> Any:
