@@ -20,6 +20,7 @@ from trainer.explore.demonstrations import (
     SPACING,
     Demonstrations,
     ReplayedWay,
+    Way,
     find_ways,
     walk,
 )
@@ -244,7 +245,7 @@ def tiles(*levels, **options):
 def test_ways_come_to_the_end_in_the_runs_own_environments():
     env, lines = tiles("1-4", "1-1", num_threads=1), []
     ways = find_ways(env, env.levels, 3, per_level=2, log=lines.append)
-    assert [way.stage for way in ways] == [0, 0, 1, 1]
+    assert sorted({way.stage for way in ways}) == [0, 1]
     # On a busy machine there are lines of the search, too.
     results = [line for line in lines if "search steps" in line]
     assert [line.split(":")[0] for line in results] == [
@@ -298,14 +299,57 @@ def test_a_level_without_a_way_begins_at_its_start(monkeypatch):
     assert walk(EnvConfig(), [], 1, cell_size=32) == []
 
 
+def the_shortest(pool, stage, starts, found):
+    return [Way(stage, starts[0], actions) for actions in found], 0
+
+
+@pytest.mark.parametrize(
+    ("shares", "best", "count"), [((5, 27, 28, 30), 2, 28), ((0, 3, 2), 1, 0)]
+)
+def test_a_robust_way_is_the_demonstration_of_many_starts(
+    monkeypatch, shares, best, count
+):
+    """Otherwise the shortest one that leads to the end from any start."""
+    starts = np.arange(31, dtype=np.uint8)[:, None]
+    found = [np.full(9, number) for number in range(len(shares))]
+
+    def lengths(pool, starts, actions):
+        # From the first starts of all; the flag is reached a step earlier from some.
+        there = np.arange(31) < shares[actions[0]]
+        return np.where(there, 9 - np.arange(31) % 2, 0)
+
+    monkeypatch.setattr(demonstrations, "_lengths", lengths)
+    ways, robust = demonstrations._robust_or_shortest(None, 3, starts, found)
+    assert robust == count
+    at = [int(way.start[0]) for way in ways]
+    assert at == ([0, 4, 8, 12, 16, 20, 24] if count else [0])
+    for way, start in zip(ways, at, strict=True):
+        assert (way.stage, way.actions.tolist()) == (3, [best] * (9 - start % 2))
+    assert demonstrations._robust_or_shortest(None, 3, starts, []) == ([], 0)
+
+
+@pytest.mark.slow
+@pytest.mark.rom
+def test_a_way_may_lead_to_the_end_from_all_starts():
+    """No enemy of 1-1 depends on the idle frames before it, so one search is enough."""
+    env, lines, ways = tiles("1-1", num_threads=1), [], Demonstrations()
+    find_ways(env, ("1-1",), 3, per_level=4, log=lines.append, ways=ways)
+    assert len(ways.searches[0]) < 4
+    assert len(ways.found) > 1
+    assert len({way.start.tobytes() for way in ways.found}) == len(ways.found)
+    assert len({way.actions[:100].tobytes() for way in ways.found}) == 1
+    assert " starts (" in lines[-1]
+    assert len(walk(env, ways.found, 3, cell_size=32)) == len(ways.found)
+
+
 @pytest.mark.rom
 @pytest.mark.parametrize(
     ("cost", "found"), [(300_000, 3), (600_000, 2), (1_000_000, 1)]
 )
 def test_a_long_search_is_not_repeated(monkeypatch, cost, found):
     actions = np.zeros(5, np.int64)
-    monkeypatch.setattr(demonstrations, "_search", lambda *_: (actions, cost))
-    monkeypatch.setattr(demonstrations, "_start_of", lambda *_: np.zeros(3, np.uint8))
+    monkeypatch.setattr(demonstrations, "_search", lambda *_: ([actions], cost))
+    monkeypatch.setattr(demonstrations, "_robust_or_shortest", the_shortest)
     lines = []
     ways = find_ways(EnvConfig(), ("1-1",), 1, per_level=3, log=lines.append)
     assert len(ways) == found
@@ -317,7 +361,7 @@ def test_ways_are_shortened(monkeypatch):
     def steps(shorten):
         monkeypatch.setattr(demonstrations, "_SHORTEN", shorten)
         env = EnvConfig(num_threads=1)
-        (way,) = find_ways(env, ("1-1",), 1, per_level=1, log=lambda line: None)
+        way, *_ = find_ways(env, ("1-1",), 1, per_level=1, log=lambda line: None)
         return len(way.actions)
 
     assert steps(demonstrations._SHORTEN) < steps(0.0)
@@ -335,14 +379,15 @@ def test_a_search_goes_on_where_it_was(monkeypatch, after):
             raise KeyboardInterrupt
         asked.append((level, seed, noops))
         if level == "1-2":
-            return None, demonstrations._MOST_STEPS
+            return [], demonstrations._MOST_STEPS
         # Of 1-3 the second one is long.
         cost = demonstrations._ENOUGH if (level, seed) == ("1-3", 2) else next(costs)
-        return np.arange(seed), cost
+        return [np.arange(seed)], cost
 
     monkeypatch.setattr(demonstrations, "_search", search)
-    monkeypatch.setattr(demonstrations, "_start_of", lambda *_: np.zeros(3, np.uint8))
-    env, levels = EnvConfig(num_threads=1), ("1-1", "1-2", "1-3")
+    monkeypatch.setattr(demonstrations, "_robust_or_shortest", the_shortest)
+    levels = ("1-1", "1-2", "1-3")
+    env = tiles(*levels, num_threads=1)
 
     def find(ways, log):
         return find_ways(env, levels, 1, per_level=3, log=log, ways=ways)
@@ -361,8 +406,11 @@ def test_a_search_goes_on_where_it_was(monkeypatch, after):
         (0, 1), (0, 2), (0, 3), (2, 1), (2, 2),
     ]  # fmt: skip
     assert [level for level, *_ in asked] == ["1-1"] * 3 + ["1-2"] + ["1-3"] * 2
-    noops = np.random.default_rng(1).integers(env.noop_max + 1, size=6)
-    assert [asked[n][2] for n in range(6)] == noops.tolist()
+    noops = [
+        np.random.default_rng((1, stage)).integers(env.noop_max + 1, size=3)
+        for stage in range(3)
+    ]
+    assert [noops for *_, noops in asked] == [*noops[0], noops[1][0], *noops[2][:2]]
     assert [line.split(":")[0].split()[-1] for line in lines] == list(levels)
     again = Demonstrations()
     again.restore(ways.state())

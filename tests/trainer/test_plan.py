@@ -105,6 +105,16 @@ def test_more_search_makes_it_shorter_and_never_longer():
     assert walk(more.actions)
 
 
+def test_a_plan_has_other_ways_too():
+    found = plan(Squares(), seed=3, shorten=30.0)
+    lengths = [len(way) for way in found.ways]
+    assert lengths == sorted(lengths)
+    assert lengths[0] == len(found.actions)
+    assert lengths[-1] <= 1.1 * lengths[0]
+    assert 1 < len(lengths) <= 24
+    assert all(walk(way) for way in found.ways)
+
+
 def test_the_same_seed_finds_the_same_way():
     ways = [plan(Squares(), seed=s).actions.tolist() for s in (7, 7, 8)]
     assert ways[0] == ways[1] != ways[2]

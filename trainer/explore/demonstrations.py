@@ -146,66 +146,76 @@ def find_ways(
     way has the shortest one of each search.
     """
     ways = Demonstrations() if ways is None else ways
-    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
-        for stage, level in enumerate(levels[len(ways.searches) :], len(ways.searches)):
-            began = time.monotonic()
-            found, steps, said = _find_ways_of(
-                env, pool, stage, level, seed, per_level, log
-            )
-            log(
-                f"demonstrations of {level}: {said} ({sum(steps):,} search steps, "
-                f"{time.monotonic() - began:.1f} s)"
-            )
-            ways.found += found
-            ways.searches.append(steps)
-        ways.complete = True
-        return ways.found
+    for stage, level in enumerate(levels):
+        if stage < len(ways.searches) - 1:
+            continue  # its searches had ended
+        if stage == len(ways.searches):
+            ways.searches.append([])
+        _find_ways_of(env, stage, level, seed, per_level, log, ways)
+    ways.complete = True
+    return ways.found
 
 
 def _find_ways_of(
     env: EnvConfig,
-    pool: Any,
     stage: int,
     level: str,
     seed: int,
     per_level: int,
     log: Callable[[str], None],
-) -> tuple[list[Way], list[int], str]:
-    """Searches for ways through a level; also returns the steps and a line."""
-    starts = _different(pool, next(_starts_of(pool, stage, 1)))
+    ways: Demonstrations,
+) -> None:
+    """Searches for ways through a level."""
+    steps, began, said = ways.searches[stage], time.monotonic(), ""
+    before = len(steps)
     random = np.random.default_rng((seed, stage))
-    ways: list[Way] = []
-    steps: list[int] = []
-    while len(steps) < per_level and sum(steps) < _ENOUGH:
-        idle = int(random.integers(env.noop_max + 1))
-        found, searched = _search(env, level, seed + len(steps), idle, log)
-        steps.append(searched)
-        if not found:
-            break  # another search would take equally long
-        for number, actions in enumerate(found):
-            lengths = _lengths(pool, starts, actions)
-            (places,) = lengths.nonzero()
-            robust = len(places) >= _ROBUST * len(starts)
-            few = places[:: -(-len(places) // _MOST_WAYS)] if robust else places[:1]
-            mine = [
-                Way(stage, starts[place].copy(), actions[: lengths[place]])
-                for place in few
-            ]
-            if robust:
-                said = (
-                    f"{len(actions)} steps, from {len(places)} of {len(starts)} starts"
-                )
-                return mine, steps, said
-            if not number:
-                ways += mine
-    counts = [str(len(way.actions)) for way in ways]
-    return ways, steps, f"{', '.join(counts)} steps" if counts else "none found"
+    idle = random.integers(env.noop_max + 1, size=per_level).tolist()
+    with closing(pool_like(env, seed, _SEARCHED_ENVS)) as pool:
+        starts = _different(pool, next(_starts_of(pool, stage, 1)))
+        for number in range(before, per_level):
+            if sum(steps) >= _ENOUGH:
+                break
+            found, searched = _search(env, level, seed + number, idle[number], log)
+            mine, count = _robust_or_shortest(pool, stage, starts, found)
+            if count:
+                length = len(mine[0].actions)
+                said = f"{length} steps, from {count} of {len(starts)} starts"
+                ways.found = [way for way in ways.found if way.stage != stage]
+            ways.found += mine
+            steps.append(searched)
+            if count or not found:  # another search would take equally long
+                break
+    if len(steps) > before:
+        counts = [str(len(way.actions)) for way in ways.found if way.stage == stage]
+        said = said or (f"{', '.join(counts)} steps" if counts else "none found")
+        log(
+            f"demonstrations of {level}: {said} ({sum(steps):,} search steps, "
+            f"{time.monotonic() - began:.1f} s)"
+        )
+
+
+def _robust_or_shortest(
+    pool: Any, stage: int, starts: Bytes, found: Sequence[IntArray]
+) -> tuple[list[Way], int]:
+    """The best of the ways of a search, the shortest first.
+
+    That is the first one that leads to the end from nearly all starts, from several of
+    them, and the number of these starts; or the first one, from one start, and 0.
+    """
+    first: list[Way] = []
+    for actions in found:
+        lengths = _lengths(pool, starts, actions)
+        (places,) = lengths.nonzero()
+        mine = [Way(stage, starts[n].copy(), actions[: lengths[n]]) for n in places]
+        if len(mine) >= _ROBUST * len(starts):
+            return mine[:: -(-len(mine) // _MOST_WAYS)], len(mine)
+        first = first or mine[:1]
+    return first, 0
 
 
 def _different(pool: Any, starts: Bytes) -> Bytes:
-    """The starts whose game differs."""
-    one = np.zeros(1, np.int32)
-    found: dict[bytes, Bytes] = {}
+    """The starts whose games differ."""
+    one, found = np.zeros(1, np.int32), dict[bytes, Bytes]()
     for start in starts:
         # A snapshot also has the random numbers of its environment.
         pool.restore(one, start[None], "keep")
