@@ -313,7 +313,7 @@ def test_a_robust_way_is_the_demonstration_of_many_starts(
     starts = np.arange(31, dtype=np.uint8)[:, None]
     found = [np.full(9, number) for number in range(len(shares))]
 
-    def lengths(pool, starts, actions):
+    def lengths(pool, starts, actions, most):
         # From the first starts of all; the flag is reached a step earlier from some.
         there = np.arange(31) < shares[actions[0]]
         return np.where(there, 9 - np.arange(31) % 2, 0)
@@ -520,7 +520,7 @@ def test_imitation_is_learned_and_its_weight_falls(tmp_path):
     assert min(filter(None, losses)) < 0.95 * losses[0]
     assert losses[-1] is None  # its weight is 0 by then
     state = checkpoint.load(tmp_path / "run", torch.device("cpu"))
-    assert len(state["ways"]) == 4
+    assert len(state["ways"]) == 8  # one way, from several starts
 
 
 # -- whole runs ----------------------------------------------------------------
@@ -580,7 +580,7 @@ def interrupted(monkeypatch, found):
             began.append(len(ways.found))
             if len(began) == 1:
                 ways.searches = [[1000]]
-                ways.found += found
+                ways.found += found[:1]
                 os.kill(os.getpid(), number)
                 time.sleep(60.0)  # it does not come to this
             ways.complete = True
