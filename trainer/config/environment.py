@@ -267,10 +267,10 @@ class ExploreConfig:
     videos and evaluations count only episodes from the start of a level."""
 
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
-    """Largest number of demonstrations per level. When the run begins, a search over
-    snapshots finds these ways to the end of the level, each within seconds
-    (docs/planning.md), and shortens them. After 1,000,000 steps it starts no further
-    search."""
+    """Largest number of searches per level. When the run begins, each search over
+    snapshots finds a way to the end of the level within seconds (docs/planning.md), and
+    shortens it. A way that leads there from nearly all starts is the last one, and
+    after 1,000,000 steps no further search starts."""
 
     demos: tuple[str, ...] = option((), holds="path")
     """Files of demonstrations to learn from instead of a search: recordings of
