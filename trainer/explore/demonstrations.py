@@ -41,7 +41,6 @@ from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import OpenEpisodes
 
 Bytes = npt.NDArray[np.uint8]
-BoolArray = npt.NDArray[np.bool_]
 
 # One snapshot is kept per this many steps.
 SPACING = 4

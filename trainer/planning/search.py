@@ -81,9 +81,8 @@ class Plan(NamedTuple):
     """A way to the goal.
 
     Attributes:
-        actions: (steps,) int64, from the start.
-        ways: at most 24 ways of different lengths, the shortest first, up to 1.1 times
-            as long as that one; (steps,) int64 each.
+        ways: actions from the start, (steps,) int64 each; at most 24 ways of different
+            lengths, the shortest first, up to 1.1 times as long as that one.
         first_steps: length in steps of the first way found.
         found_after: environment steps of the search until the first way.
         searched: total environment steps.
@@ -95,7 +94,6 @@ class Plan(NamedTuple):
             none.
     """
 
-    actions: IntArray
     ways: list[IntArray]
     first_steps: int
     found_after: int
@@ -105,6 +103,11 @@ class Plan(NamedTuple):
     end: Snapshot
     info: dict[str, Any]
     interrupted: int
+
+    @property
+    def actions(self) -> IntArray:
+        """The shortest way, (steps,) int64."""
+        return self.ways[0]
 
 
 def flag(rows: Rows) -> BoolArray:
@@ -222,7 +225,6 @@ def plan(
         interrupted = signal_of(error)  # keep the best way so far
     best = search.best
     return Plan(
-        search.actions_to(best.node, best.actions),
         search.ways(),
         first,
         found_after,
@@ -236,10 +238,8 @@ def plan(
 
 
 class _Arrival(NamedTuple):
-    """An arrival at the goal."""
+    """The shortest way's arrival at the goal."""
 
-    node: int  # where the try began
-    actions: IntArray  # of the try
     steps: int  # from the start
     snapshot: Snapshot
     info: dict[str, Any]
@@ -284,7 +284,7 @@ class Search:
         self.searched = 0  # environment steps
         self._fineness = self._news = 0
         self.best: _Arrival | None = None  # the fewest steps
-        # Of all arrivals: steps from the start, node, actions since then.
+        # Of all arrivals: steps from the start, node where the try began, its actions.
         self._arrivals: list[tuple[int, int, IntArray]] = []
         # Nodes: how a cell was reached. A node stays when a shorter way to its cell is
         # found, because later nodes refer to it.
@@ -406,8 +406,6 @@ class Search:
         env = int(envs[steps.argmin()])
         if self.best is None or steps.min() < self.best.steps:
             self.best = _Arrival(
-                int(self._from[env]),
-                self._acts[env, : self._tried[env]].copy(),
                 int(steps.min()),
                 self._pool.snapshot(self._envs[env : env + 1])[0],
                 {key: info[key][env] for key in info if key != "players"},

@@ -74,7 +74,8 @@ def train(
     fallen. Eight levels that were solved in this way then cleared 90 % of the episodes,
     and 95 % after 30 s in which their rates fell to 0.
     """
-    before = seconds_of(work.config.run_dir)
+    assert work.config.run_dir is not None
+    before = seconds_of(work.config.run_dir) if work.last else 0.0
     metrics = _train(work, display)
     if not metrics["solved"]:
         return metrics
@@ -140,9 +141,9 @@ def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
     return path, checkpoint.load(path, torch.device("cpu"), needs)
 
 
-def seconds_of(run_dir: Path | None) -> float:
+def seconds_of(run_dir: Path) -> float:
     """Training seconds of a run in its newest checkpoint; 0 without one."""
-    if run_dir is None or not checkpoint.list_files(run_dir):
+    if not checkpoint.list_files(run_dir):
         return 0.0
     return float(_newest(run_dir)[1]["progress"]["seconds"])
 
