@@ -225,7 +225,14 @@ def profiler(
         # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
         # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
+    # Without these, a run on a CPU would start CUDA's profiling library, where there is
+    # one. It crashed so, in a process that did not use the GPU.
+    activity = torch.profiler.ProfilerActivity
+    activities = [activity.CPU]
+    if device.type == "cuda":
+        activities.append(activity.CUDA)
     recording = torch.profiler.profile(
+        activities=activities,
         schedule=torch.profiler.schedule(
             wait=PROFILE_AFTER - 1, warmup=1, active=updates, repeat=1
         ),
