@@ -297,6 +297,37 @@ def test_a_run_that_ends_too_early_says_so(tmp_path, caplog):
     assert not (tmp_path / "trace.json").exists()
 
 
+def test_a_recording_that_cannot_start_ends_no_run(tmp_path, caplog, monkeypatch):
+    def fail(self):
+        raise RuntimeError("CUPTI is not there")
+
+    monkeypatch.setattr(torch.autograd.profiler.profile, "_prepare_trace", fail)
+    with caplog.at_level(logging.WARNING):
+        run_updates(tmp_path, PROFILE_AFTER + RECORDED + 2)
+    assert caplog.text.count("PyTorch could not record (CUPTI is not there)") == 1
+    assert caplog.text.count("no profile") == 1
+    assert mark("a") is mark("b")
+
+
+def test_a_run_on_a_cpu_records_no_gpu(tmp_path, monkeypatch):
+    made = []
+
+    class Recording:
+        def __init__(self, **options):
+            made.append(options["activities"])
+
+        def start(self):
+            pass
+
+        stop = start
+
+    monkeypatch.setattr(torch.profiler, "profile", Recording)
+    for device in ("cpu", "cuda"):
+        run_updates(tmp_path, 0, device=torch.device(device))
+    activity = torch.profiler.ProfilerActivity
+    assert made == [[activity.CPU], [activity.CPU, activity.CUDA]]
+
+
 def test_marks_are_free_when_nothing_is_recorded(tmp_path):
     run_updates(tmp_path, 20, recorded=0)
     assert not list(tmp_path.iterdir())

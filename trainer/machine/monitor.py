@@ -225,8 +225,7 @@ def profiler(
         # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
         # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
-    # Without these, a run on a CPU would start CUDA's profiling library, where there is
-    # one. It crashed so, in a process that did not use the GPU.
+    # By default PyTorch also records a GPU that the run does not use.
     activity = torch.profiler.ProfilerActivity
     activities = [activity.CPU]
     if device.type == "cuda":
@@ -239,14 +238,27 @@ def profiler(
         on_trace_ready=export,
         experimental_config=_ExperimentalConfig(profile_all_threads=True),
     )
+    error: Exception | None = None
+
+    def step() -> None:
+        global open_range
+        nonlocal error
+        try:
+            if error is None:
+                _step(recording, device)
+        except Exception as failure:
+            error, open_range = failure, None
+            _logger.warning("no profile: PyTorch could not record (%s)", failure)
+
     recording.start()
     try:
-        yield lambda: _step(recording, device)
+        yield step
     finally:
-        with recording_lock:  # the end of the profile waits for the device
-            recording.stop()
+        if error is None:  # to stop a recording that could not start is a crash
+            with recording_lock:  # the end of the profile waits for the device
+                recording.stop()
         open_range = None
-    if not path.is_file():
+    if error is None and not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
             PROFILE_AFTER,
