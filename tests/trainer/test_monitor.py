@@ -299,12 +299,12 @@ def test_a_run_that_ends_too_early_says_so(tmp_path, caplog):
 
 def test_a_recording_that_cannot_start_ends_no_run(tmp_path, caplog, monkeypatch):
     def fail(self):
-        raise RuntimeError("CUPTI is not there")
+        raise RuntimeError("CUPTI is missing")
 
     monkeypatch.setattr(torch.autograd.profiler.profile, "_prepare_trace", fail)
     with caplog.at_level(logging.WARNING):
         run_updates(tmp_path, PROFILE_AFTER + RECORDED + 2)
-    assert caplog.text.count("PyTorch could not record (CUPTI is not there)") == 1
+    assert caplog.text.count("PyTorch could not record (CUPTI is missing)") == 1
     assert caplog.text.count("no profile") == 1
     assert mark("a") is mark("b")
 
