@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from small_runs import save_policy
 
 from mario_envpool import _core, nes
 from trainer import watch
+from trainer.film.filmed_env import Reading
 from trainer.film.live import Pace, PlayOptions, show_episodes
 from trainer.film.shared_game import SharedGame
 
@@ -109,6 +111,25 @@ def test_what_the_network_sees():
 
 
 # The server, without a network.
+
+
+def test_a_screen_that_is_closed_while_it_publishes():
+    class Closing:
+        levels, frame_skip = LEVELS, 6
+
+        @property
+        def status(self):
+            screen.close()
+            return {"paused": True}
+
+    screen, calls = web.WebScreen(Closing()), []
+    screen.open(SimpleNamespace(call_soon_threadsafe=lambda *call: calls.append(call)))
+    reading = Reading("1-1", "", 0, ["none"], 0, None, None, 0.0, 1, 40, None)
+    frame = np.zeros((240, 256, 3), np.uint8)
+    screen.show(frame, reading)
+    screen.show(frame, reading)  # closed: nothing more is sent
+    assert len(calls) == 1
+    assert calls[0][1]["x"] == 40
 
 
 class Page:

@@ -188,10 +188,11 @@ class WebScreen:
 
     def _publish(self, picture: bytes | None) -> None:
         """Passes a picture and the changed fields to the server's thread."""
-        if self._loop is not None and self._reading is not None:
+        loop = self._loop  # `close` may be called meanwhile
+        if loop is not None and self._reading is not None:
             fields = self._game.status | self._as_fields(self._reading)
-            with suppress(RuntimeError):  # the server may have ended meanwhile
-                self._loop.call_soon_threadsafe(self._distribute, fields, picture)
+            with suppress(RuntimeError):  # the server may have ended, too
+                loop.call_soon_threadsafe(self._distribute, fields, picture)
 
     @staticmethod
     def _as_fields(reading: Reading) -> dict[str, Any]:
