@@ -214,22 +214,20 @@ def profiler(
     if not updates:
         yield lambda: None
         return
-    path = run_dir / "trace.json"
+    path, gpu = run_dir / "trace.json", device.type == "cuda"
 
     def export(recording: torch.profiler.profile) -> None:
         recording.export_chrome_trace(str(path))
         print(f"wrote {path} (chrome://tracing, ui.perfetto.dev)", flush=True)
 
-    if device.type != "cuda":
+    if not gpu:
         # PyTorch's profiling library reads this at its first use. Otherwise it writes
         # its progress to stderr and, in a CUDA build, that there is no GPU. 6 is above
         # its highest level.
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")
     # By default PyTorch also records a GPU that the run does not use.
     activity = torch.profiler.ProfilerActivity
-    activities = [activity.CPU]
-    if device.type == "cuda":
-        activities.append(activity.CUDA)
+    activities = [activity.CPU, activity.CUDA] if gpu else [activity.CPU]
     recording = torch.profiler.profile(
         activities=activities,
         schedule=torch.profiler.schedule(
@@ -238,40 +236,36 @@ def profiler(
         on_trace_ready=export,
         experimental_config=_ExperimentalConfig(profile_all_threads=True),
     )
-    error: Exception | None = None
+    ranges: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
+    action = torch.profiler.ProfilerAction
+    failed = False
 
     def step() -> None:
+        """Ends an update; marks are active only while the profiler records."""
         global open_range
-        nonlocal error
+        nonlocal failed
+        if failed:
+            return
         try:
-            if error is None:
-                _step(recording, device)
-        except Exception as failure:
-            error, open_range = failure, None
-            _logger.warning("no profile: PyTorch could not record (%s)", failure)
+            with recording_lock:
+                recording.step()
+        except Exception as error:
+            failed, open_range = True, None
+            _logger.warning("no profile: PyTorch could not record (%s)", error)
+            return
+        on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
+        open_range = ranges if on else None
 
     recording.start()
     try:
         yield step
     finally:
-        if error is None:  # to stop a recording that could not start is a crash
+        if not failed:  # to stop a recording that could not start is a crash
             with recording_lock:  # the end of the profile waits for the device
                 recording.stop()
         open_range = None
-    if error is None and not path.is_file():
+    if not failed and not path.is_file():
         _logger.warning(
             "no profile was recorded: the run ended within its first %d updates",
             PROFILE_AFTER,
         )
-
-
-def _step(recording: torch.profiler.profile, device: torch.device) -> None:
-    """Ends an update for the profiler; marks are active only while it records."""
-    global open_range
-    with recording_lock:
-        recording.step()
-    action = torch.profiler.ProfilerAction
-    on = recording.current_action in (action.RECORD, action.RECORD_AND_SAVE)
-    gpu = device.type == "cuda"
-    ranges: OpenRange = _range_with_nvtx if gpu else torch.profiler.record_function
-    open_range = ranges if on else None
