@@ -8,6 +8,7 @@ played, and two tables show the clear rate of each level.
     python -m trainer.campaign --levels all --max-seconds 3600
     python -m trainer.campaign --levels 1-1,1-2,1-3,1-4 --max-seconds 600
     python -m trainer.campaign --resume runs/campaign-TIME
+    python -m trainer.campaign --resume runs/campaign-TIME --more-seconds 3600
 
 Flags after `--` are flags of `python -m trainer.run` and apply to the runs of the
 levels.
@@ -24,11 +25,11 @@ with one line `error: ...` on stderr.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import shlex
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -78,8 +79,9 @@ _LEGEND = (
 def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     # With --resume the options are those of a file.
     named = set(code_in([*flags, *shlex.split(config.merge_flags)]).values())
-    config, flags, folder = _open(config, flags)
     config.validate()
+    config, flags, folder = _open(config, flags)
+    config.validate()  # a resumed campaign has options of its own
     levels = parse_levels(config.levels, config.task)
     common = ["--seed", str(config.seed)]
     if config.task != EnvConfig.task:
@@ -183,16 +185,22 @@ def _open(
     code = code_in(flags)
     words = {*(flag_of(name) for name in code), *code.values()}
     others = [word for word in flags if not {word, word.partition("=")[0]} & words]
-    if others or dataclasses.replace(config, resume=None) != CampaignConfig():
+    own = CampaignConfig(resume=config.resume, more_seconds=config.more_seconds)
+    if others or config != own:
         raise ValueError(
             "--resume continues with the options of its campaign: leave out all other "
-            "options, except the code that it names, such as -- --model module:Class"
+            "options, except --more-seconds and the code that it names, such as -- "
+            "--model module:Class"
         )
     folder = config.resume
     path = folder / OPTIONS
     try:
         content: dict[str, Any] = json.loads(path.read_text())
-        return from_dict(CampaignConfig, content["options"]), content["flags"], folder
+        begun = from_dict(CampaignConfig, content["options"])
+        more = config.more_seconds
+        seconds = begun.max_seconds + more
+        begun = replace(begun, max_seconds=seconds, more_seconds=more, resume=folder)
+        return begun, content["flags"], folder
     except FileNotFoundError:
         raise ValueError(
             f"--resume {folder} is not the folder of a campaign: it has no {OPTIONS}"

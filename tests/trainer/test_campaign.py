@@ -82,7 +82,7 @@ class Inline:
     def choose(self, name, run_dir, to, *_):
         assert checkpoint.list_files(run_dir)
         to.touch()
-        return {"clear_rate": 0.5, "checkpoint": "best.pt"}
+        return {"clear_rate": 0.5, "checkpoint": "best.pt", "temperature": 1.0}
 
     def evaluate(self, name, path, levels, *_):
         played = [name] if levels else LEVELS
@@ -344,6 +344,64 @@ def test_a_killed_merge_has_the_time_that_is_left(make, clock, monkeypatch):
     assert seen == [(pytest.approx(297), True), (pytest.approx(47), True)]
 
 
+def test_more_seconds_go_to_unsolved_levels(make, clock, tmp_path):
+    trainer = Trainer(clock, **{"1_1": 1})
+    first = make(trainer, max_seconds=300)
+    first.run()
+    first.evaluate()
+    assert all(first.levels[name].ended for name in ("1-2", "1-3"))
+    trainer.slices.clear()
+    more = make(trainer, max_seconds=540, more_seconds=240)
+    assert more.levels["1-1"].solved
+    more.run()
+    assert set(trainer.names()) == {"1-2", "1-3"}
+    assert sum(s for _, s, _ in trainer.slices) == pytest.approx(240)
+    assert [level.chosen for level in more.levels.values()] == [0.5] * 3
+    # The results were those of the policies before.
+    assert not (tmp_path / "table.json").exists()
+    trainer.slices.clear()
+    make(trainer, max_seconds=540).run()
+    assert not trainer.slices
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_more_seconds_outlast_a_kill(make, clock, tmp_path, old):
+    """campaign.json has them before state.json does."""
+    trainer = Trainer(clock)
+    make(trainer, max_seconds=300).run()
+    path = tmp_path / "state.json"
+    if old:
+        state = json.loads(path.read_text())
+        del state["max_seconds"]  # as version 0.2.0 wrote it
+        path.write_text(json.dumps(state))
+    trainer.slices.clear()
+    make(trainer, max_seconds=400, more_seconds=100 * old).run()
+    assert sum(s for _, s, _ in trainer.slices) == pytest.approx(100)
+
+
+def test_the_one_network_has_its_share_of_more_seconds(make, clock, monkeypatch):
+    """Its earlier training is a part of its share."""
+    seen, trained = [], []
+
+    def train(work, display):
+        seen.append((work.seconds, work.restarts))
+        folder = work.config.run_dir / checkpoint.FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "step-000001000.pt").touch()
+        trained.append(work.seconds)
+        clock.now += work.seconds
+        return {"signal": 0.0}
+
+    monkeypatch.setattr(specialists, "train", train)
+    monkeypatch.setattr(specialists, "seconds_of", lambda run_dir: sum(trained))
+    train.__name__ = "train"
+    for seconds in (600, 1000):
+        campaign = make(Trainer(clock), max_seconds=seconds, merge_share=0.5)
+        campaign.run()
+    assert seen == [(pytest.approx(297), False), (pytest.approx(200), True)]
+    assert campaign.elapsed() == pytest.approx(997)
+
+
 def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
     """Once it is trained, which an interrupted choice does not begin again."""
     trained, chosen = [], []
@@ -526,9 +584,10 @@ def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
     )  # fmt: skip
     own = config.learner
 
-    def scheduled(now, steps, seconds=60.0, last=False):
+    def scheduled(now, steps, seconds=60.0, last=False, restarts=False):
         state = write_run(tmp_path, now, steps)
-        return specialists._scheduled(Slice(config, seconds, last), state)
+        work = Slice(config, seconds, last, restarts=restarts)
+        return specialists._scheduled(work, state)
 
     assert scheduled(config, 200_000) == config
     cycle = scheduled(config, 400_000)  # 2,000 steps a second: 120,000 in a slice
@@ -556,6 +615,11 @@ def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
     last = scheduled(cycle, 690_000, seconds=150.0, last=True).learner
     assert rates(last, 690_000) == pytest.approx(half)
     assert rates(last, 990_000) == pytest.approx((0.0, 0.0), abs=1e-9)
+    # The one network of a campaign with more time, however short.
+    over = replace(config, learner=last)
+    again = scheduled(over, 990_000, last=True, restarts=True).learner
+    assert rates(again, 990_000) == pytest.approx(half)
+    assert rates(again, 1_110_000) == pytest.approx((0.0, 0.0), abs=1e-9)
 
 
 class Result(NamedTuple):
@@ -800,6 +864,9 @@ def test_a_live_board_shows_messages_at_once():
         ("--merge-share 1", "merge_share must be 0 to 0.9, got 1"),
         ("--jobs -1", "jobs must be at least 0"),
         ("--resume nowhere", "is not the folder of a campaign"),
+        ("--resume nowhere --seed 2", "leave out all other options, except --more"),
+        ("--resume nowhere --more-seconds -1", "more_seconds must be 0 to 1e+09"),
+        ("--more-seconds 60", "--more-seconds needs --resume: give --max-seconds"),
         ("--levels 1-1 -- --lr 0", "lr must be above 0"),
         ("--levels 1-1 -- --seed 3", "give it before --"),
         ("--merge-flags='--lr 0'", "lr must be above 0"),
@@ -950,6 +1017,14 @@ def test_a_small_campaign(tmp_path, capsys):
     # Nothing is left to do.
     assert main(["--resume", str(folder)]) == 0
     assert "all policies were played before, see " in capsys.readouterr().out
+    steps = {name: level["attempts"] for name, level in state["levels"].items()}
+    assert main(["--resume", str(folder), "--more-seconds", "20"]) == 0
+    assert "played before" not in capsys.readouterr().out
+    more = json.loads((folder / "state.json").read_text())
+    assert (more["phase"], more["max_seconds"]) == ("evaluation", 44)
+    assert {name: level["attempts"] for name, level in more["levels"].items()} != steps
+    options = json.loads((folder / "campaign.json").read_text())
+    assert "--max-seconds=44" in options["command"]
     assert main(["--run-dir", str(folder)]) == 2
     assert "resume it" in capsys.readouterr().err
     with FileLock(folder / ".lock"):

@@ -24,7 +24,7 @@ from trainer.show.run_files import read_run
 from trainer.show.screen import LABEL, heat, level_grid
 
 # Options of output, which do not change what a campaign does.
-_OF_THE_COMMAND = {"run_dir", "resume", "dashboard"}
+OF_THE_COMMAND = {"run_dir", "resume", "more_seconds", "dashboard"}
 OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
 
 _LEGEND = (
@@ -250,7 +250,7 @@ def _options(options: Mapping[str, Any]) -> str:
     rows = [
         (name.replace("_", "-"), value if isinstance(value, float) else str(value))
         for name, value in shown.settings(options.get("options", {})).items()
-        if value not in (None, "") and name not in _OF_THE_COMMAND
+        if value not in (None, "") and name not in OF_THE_COMMAND
     ]
     flags = shlex.join(shown.command(["", *options.get("flags", [])])[1:])
     return page.table(

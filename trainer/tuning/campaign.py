@@ -101,6 +101,9 @@ class Campaign:
         self._seconds, self._phase = 0.0, "specialists"
         # Seconds of the campaign when the merge began.
         self._merge_began = 0.0
+        # The one network trains again, because its campaign has more time than it had.
+        self._merge_restarts = False
+        before = config.max_seconds - config.more_seconds
         path = folder / STATE
         if path.exists():
             try:
@@ -108,6 +111,8 @@ class Campaign:
                 self._seconds, self._phase = state["seconds"], state["phase"]
                 self._merge_began = state["merge_began"]
                 self.levels = {n: Level.of(state["levels"][n]) for n in runs}
+                # Not in files of version 0.2.0.
+                before = float(state.get("max_seconds", before))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path} is damaged: {error!r}") from error
         self._began = time.monotonic()
@@ -118,6 +123,8 @@ class Campaign:
         self._failures = dict.fromkeys(runs, 0)
         # Levels whose last slice is running.
         self._ending: set[str] = set()
+        if config.max_seconds > before:
+            self._train_longer_than(before)
 
     # -- state -----------------------------------------------------------------
 
@@ -134,6 +141,7 @@ class Campaign:
             {
                 "phase": self._phase,
                 "seconds": self._seconds,
+                "max_seconds": self.config.max_seconds,
                 "merge_began": self._merge_began,
                 "levels": {name: asdict(level) for name, level in self.levels.items()},
             },
@@ -158,6 +166,18 @@ class Campaign:
         merged = name == ONE
         run = self._merged(self._teachers()) if merged else self._runs[name]
         return run.model.name
+
+    def _train_longer_than(self, seconds: float) -> None:
+        """Returns to the unsolved levels of a campaign that had fewer seconds before.
+
+        What the one network trained counts as its time, not as that of the levels.
+        """
+        before = replace(self.config, max_seconds=seconds)
+        of_levels = before.seconds_of_levels(len(self.levels))
+        self._seconds, self._phase = min(self._seconds, of_levels), "specialists"
+        for level in self.levels.values():
+            level.ended, level.chosen = False, None
+        (self.folder / TABLE).unlink(missing_ok=True)
 
     # -- phases ----------------------------------------------------------------
 
@@ -330,6 +350,7 @@ class Campaign:
             f"{sum(rate >= 0.9 for rate in rates)} levels at 90 % or more"
         )
         self._merge_began = self.elapsed()
+        self._merge_restarts = bool(checkpoint.list_files(self.folder / MERGED))
 
     def _merge(self) -> None:
         """Trains one network for all levels to imitate the policies."""
@@ -339,8 +360,10 @@ class Campaign:
         if missing := len(self.levels) - len(levels):
             self._board.log(f"{missing} levels have no policy to learn from")
         run_dir = self.folder / MERGED
+        # After a kill or with more time, the run has trained for longer than it seems.
         spent = self._merge_began + specialists.seconds_of(run_dir)
-        left = self.config.max_seconds - max(self.elapsed(), spent)
+        self._seconds += max(0.0, spent - self.elapsed())
+        left = self.config.max_seconds - self.elapsed()
         left -= _ONE_CHOICE_SECONDS * len(levels)
         config = replace(
             self._merged(levels),
@@ -353,7 +376,9 @@ class Campaign:
             dashboard="auto" if self.config.dashboard else "off",
         )
         seconds = max(LEAST_SLICE, left)
-        work = Slice(config, seconds, True, _MERGE_BEGINS)
+        work = Slice(
+            config, seconds, True, _MERGE_BEGINS, restarts=self._merge_restarts
+        )
         self._workers.close()
         self._board.close()  # the run has its own dashboard
         try:

@@ -11,6 +11,7 @@ from trainer.config import shown
 from trainer.config.options import MAX_SEED, check_ranges, option
 from trainer.config.plain import to_dict
 from trainer.config.tasks import game_of, parse_levels
+from trainer.show.campaign import OF_THE_COMMAND
 
 # Shorter slices would mostly be start-up time.
 LEAST_SLICE = 5.0
@@ -58,6 +59,10 @@ class CampaignConfig:
     resume: Path | None = None
     """Folder of a campaign to resume, with its own options."""
 
+    more_seconds: float = option(0.0, between=(0, 1e9))
+    """Seconds to add to --max-seconds of the campaign of --resume. Its unsolved levels
+    train further, and then the network for all levels."""
+
     dashboard: bool = True
     """Show a live board of all levels if stdout is a terminal; otherwise print
     lines."""
@@ -65,6 +70,8 @@ class CampaignConfig:
     def validate(self) -> None:
         """Raises ValueError if an option is out of range."""
         check_ranges(self)
+        if self.more_seconds and self.resume is None:
+            raise ValueError("--more-seconds needs --resume: give --max-seconds")
         if self.task != game_of(self.task):
             raise ValueError(
                 f"task {self.task} is one level or a selection: give --task "
@@ -89,7 +96,7 @@ def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
     usual = to_dict(CampaignConfig())
     always = {"levels", "max_seconds", "seed"}
     for name, value in to_dict(config).items():
-        if name in ("run_dir", "resume", "dashboard"):
+        if name in OF_THE_COMMAND:
             continue
         if name in always or value != usual[name]:
             text = f"{value:g}" if isinstance(value, float) else str(value)

@@ -56,6 +56,7 @@ class Slice:
         before_the_end: share of a last slice of a new run before they start to fall.
         finish: seconds for which a solved level trains further while they fall to 0;
             in a last slice at most what is left of it.
+        restarts: the schedules of the run have ended, and restart in any case.
     """
 
     config: RunConfig
@@ -63,6 +64,7 @@ class Slice:
     last: bool
     before_the_end: float = _BEFORE_THE_END
     finish: float = 0.0
+    restarts: bool = False
 
 
 def train(
@@ -130,7 +132,7 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
     more = round(_speed(work.config) * work.seconds)
     if not work.last:
         more = max(more, first.lr_steps)
-    restarts = ended and more >= first.lr_steps
+    restarts = work.restarts or (ended and more >= first.lr_steps)
     return ending(work.config, state, more, _RESTART if restarts else 0.0)
 
 
