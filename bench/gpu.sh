@@ -29,11 +29,17 @@ if [[ -n $WHEELS ]]; then
   part wheels "$PYTHON" -m pip install -q --no-index --find-links "$WHEELS" \
     torch envpool gymnasium nes-py gym-super-mario-bros pybind11 numpy tensorboard \
     tyro rich wandb psutil nvidia-ml-py pillow matplotlib imageio-ffmpeg \
-    pytest pytest-timeout hypothesis cmake ninja
+    pytest pytest-timeout pytest-xdist hypothesis cmake ninja
 fi
 part build "$PYTHON" -m pip install -q --no-build-isolation --no-deps -e .
 part report "$PYTHON" -m mario_envpool
-part tests "$PYTHON" -m pytest -q tests/trainer/test_gpu.py tests/trainer/test_vtrace.py
+# In one process they take more than 150 s on an H100.
+part tests "$PYTHON" -m pytest -q -n 6 -rf --tb=short --junitxml "$RESULTS/tests.xml" \
+  tests/trainer/test_gpu.py tests/trainer/test_vtrace.py
+for device in cuda cpu; do
+  part "profile-$device" "$PYTHON" -m trainer.run --profile 2 --max-seconds 20 \
+    --device "$device" --run-dir "$RESULTS/profile-$device"
+done
 part learner "$PYTHON" bench/learner.py --models impala nature \
   --preset gpu-impala --replay-shares 0 0.5 --seconds 2 --repeats 3 --json
 part timeline "$PYTHON" bench/learner.py --timeline "$RESULTS/timeline.png"
