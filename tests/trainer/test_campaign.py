@@ -1018,13 +1018,13 @@ def test_a_small_campaign(tmp_path, capsys):
     assert main(["--resume", str(folder)]) == 0
     assert "all policies were played before, see " in capsys.readouterr().out
     steps = {name: level["attempts"] for name, level in state["levels"].items()}
-    assert main(["--resume", str(folder), "--more-seconds", "20"]) == 0
+    assert main(["--resume", str(folder), "--more-seconds", "10"]) == 0
     assert "played before" not in capsys.readouterr().out
     more = json.loads((folder / "state.json").read_text())
-    assert (more["phase"], more["max_seconds"]) == ("evaluation", 44)
+    assert (more["phase"], more["max_seconds"]) == ("evaluation", 34)
     assert {name: level["attempts"] for name, level in more["levels"].items()} != steps
     options = json.loads((folder / "campaign.json").read_text())
-    assert "--max-seconds=44" in options["command"]
+    assert "--max-seconds=34" in options["command"]
     assert main(["--run-dir", str(folder)]) == 2
     assert "resume it" in capsys.readouterr().err
     with FileLock(folder / ".lock"):
