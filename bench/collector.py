@@ -128,11 +128,6 @@ class Played:
             if ends[begin + _FEWEST_STEPS : after].any()
         ]
 
-    @property
-    def mean_steps(self) -> float:
-        """Mean number of rows per episode."""
-        return float(np.mean([end - begin + 1 for begin, end in self.episodes]))
-
 
 class Prepared:
     """A pool that returns batches made in advance, again and again."""
