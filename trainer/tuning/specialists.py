@@ -33,9 +33,11 @@ _BEFORE_THE_END = 0.4
 RATE = "rollout/clear_rate"
 # Points of the curves whose mean speed predicts the future speed.
 _POINTS = 10
-# When the schedules of a level have ended, they restart with this share of their rates
-# (SGDR, Loshchilov & Hutter 2017), if there is time for as many steps again.
-_RESTART = 0.5
+# When the schedules of a level have ended, they restart with a share of their rates
+# (SGDR, Loshchilov & Hutter 2017), if there is time for as many steps again: the first
+# time with the first share, then with the second. With 0.5 again, eight levels that
+# were at 74 % lost in each cycle what they had won in the one before.
+_RESTARTS = (0.5, 0.15)
 # Schedules have ended if less than this share of their steps is left.
 _LEFT = 0.25
 # Temperatures of policies; checkpoints are compared at the first one.
@@ -132,8 +134,9 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
     more = round(_speed(work.config) * work.seconds)
     if not work.last:
         more = max(more, first.lr_steps)
-    restarts = work.restarts or (ended and more >= first.lr_steps)
-    return ending(work.config, state, more, _RESTART if restarts else 0.0)
+    if not (work.restarts or (ended and more >= first.lr_steps)):
+        return ending(work.config, state, more)
+    return ending(work.config, state, more, _RESTARTS[now.lr_steps > first.lr_steps])
 
 
 def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
