@@ -36,7 +36,7 @@ _POINTS = 10
 # When the schedules of a level have ended, they restart with a share of their rates
 # (SGDR, Loshchilov & Hutter 2017), if there is time for as many steps again: the first
 # time with the first share, then with the second. With 0.5 again, eight levels that
-# were at 74 % lost in each cycle what they had won in the one before.
+# were at 73 % lost in each cycle nearly all that they won.
 _RESTARTS = (0.5, 0.15)
 # Schedules have ended if less than this share of their steps is left.
 _LEFT = 0.25
