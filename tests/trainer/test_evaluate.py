@@ -18,10 +18,9 @@ from trainer.evaluate import main
 from trainer.evaluation import protocol
 from trainer.evaluation.play import Played, first_seed
 from trainer.evaluation.protocol import (
-    Protocol,
-    evaluate,
     evaluate_checkpoint,
     evaluate_levels,
+    evaluate_policy,
 )
 from trainer.evaluation.results import summarise
 from trainer.film.filmed_env import FilmedEnv, Player, film_episode, game_config
@@ -32,10 +31,6 @@ from trainer.rollout.finished import FinishedEpisodes
 from trainer.session.training import run_training
 
 CPU = torch.device("cpu")
-
-
-def evaluate_task(model, env, **options):
-    return evaluate(model, env, (), Protocol(**options))
 
 
 class Opened(NamedTuple):
@@ -84,7 +79,7 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
     )
     model = Counter(1.0).train()
     options = {"episodes": 12, "seed": 3, "device": CPU, "dtype": None}
-    result = evaluate_task(
+    result = evaluate_policy(
         model, trained, **options, noop_max=9, repeat_action_probability=0.1
     )
     assert model.training
@@ -106,13 +101,13 @@ def test_a_live_model_is_played_and_left_as_it_was(pools):
     assert seed == first_seed(3, 0)
     assert pool.most_requests == 2
     assert pool.closed
-    plain = evaluate_task(model, trained, **options)
+    plain = evaluate_policy(model, trained, **options)
     assert pools[1].env.repeat_action_probability == 0  # not the run's
-    assert plain == evaluate_task(model, trained, **options)
-    second = evaluate_task(model, trained, **options, stream=1)
+    assert plain == evaluate_policy(model, trained, **options)
+    second = evaluate_policy(model, trained, **options, stream=1)
     assert pools[-1].seed == first_seed(3, 1)
     assert second["return_mean"] != plain["return_mean"]  # other samples too
-    assert evaluate_task(model, trained, **options, argmax=True)["clears"] == 12
+    assert evaluate_policy(model, trained, **options, argmax=True)["clears"] == 12
 
 
 def test_the_model_is_left_as_it_was_after_an_error(pools):
@@ -122,7 +117,7 @@ def test_the_model_is_left_as_it_was_after_an_error(pools):
 
     model = Broken().train()
     with pytest.raises(RuntimeError, match="out of luck"):
-        evaluate_task(model, EnvConfig(), episodes=2, seed=1, device=CPU, dtype=None)
+        evaluate_policy(model, EnvConfig(), episodes=2, seed=1, device=CPU, dtype=None)
     assert model.training
     assert pools[0].pool.closed
 
@@ -131,7 +126,7 @@ def test_a_task_without_sticky_actions_is_named():
     options = {"episodes": 1, "seed": 1, "device": CPU, "dtype": None}
     pong = EnvConfig(task="Pong-v5")
     with pytest.raises(ValueError, match=r"Pong-v5 has no sticky actions, got 0\.1"):
-        evaluate_task(Counter(), pong, repeat_action_probability=0.1, **options)
+        evaluate_policy(Counter(), pong, repeat_action_probability=0.1, **options)
 
 
 def test_levels_share_a_pool(pools):
@@ -364,7 +359,7 @@ def play_game(**options):
     torch.manual_seed(0)
     env = EnvConfig(num_threads=options.pop("num_threads", 1), max_episode_steps=60)
     given = {"episodes": 6, "seed": 1, "device": CPU, "dtype": None} | options
-    return evaluate_task(Pixels(5), env, **given)
+    return evaluate_policy(Pixels(5), env, **given)
 
 
 @pytest.mark.rom

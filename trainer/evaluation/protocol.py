@@ -1,7 +1,8 @@
 """The protocol of all evaluations: seeds, idle frames and limits of episodes.
 
-Runs and commands share the function `evaluate`: it plays levels one at a time or a task
-without levels. `evaluate_checkpoint` does the work of `python -m trainer.evaluate`.
+Runs and commands share the function `evaluate`: it plays levels one at a time
+(`evaluate_levels`) or a task without levels (`evaluate_policy`). `evaluate_checkpoint`
+does the work of `python -m trainer.evaluate`.
 """
 
 from __future__ import annotations
@@ -113,10 +114,7 @@ class Protocol:
 def evaluate(
     model: nn.Module, env: EnvConfig, levels: Sequence[str], protocol: Protocol
 ) -> list[LevelResult] | dict[str, Any]:
-    """Plays levels one at a time, or a task without levels.
-
-    The same arguments give the same episodes, for any number of emulation threads.
-    """
+    """Plays levels one at a time, or a task without levels."""
     if levels:
         return _play_levels(model, env, levels, protocol)
     return _play_task(model, env, protocol)
@@ -186,8 +184,31 @@ def _play_levels(
     ]
 
 
+def evaluate_policy(model: nn.Module, env: EnvConfig, **options: Any) -> dict[str, Any]:
+    """Plays a policy in the task of its run. The same arguments give the same episodes.
+
+    The result does not depend on the number of emulation threads. The weights must not
+    change meanwhile.
+
+    Args:
+        model: the policy, on the device; its noise is off while it plays.
+        env: environment options of its run; counts, idle frames, sticky actions and
+            limits are replaced.
+        options: fields of `Protocol`. A run numbers its evaluations (`stream`) from 1
+            on. Only the Super Mario Bros. tasks have the limit `stall_steps`; EnvPool's
+            tasks keep their `max_episode_steps`.
+
+    Returns:
+        The result of `summarise`, and the options noop_max, repeat_action_probability,
+        argmax, seed and stream.
+
+    Raises:
+        ValueError: an option is out of range, or the task has no sticky actions.
+    """
+    return _play_task(model, env, Protocol(**options))
+
+
 def _play_task(model: nn.Module, env: EnvConfig, protocol: Protocol) -> dict[str, Any]:
-    """Plays a task without levels: the result of `summarise`, and the options."""
     protocol.check(env)
     episodes = protocol.episodes
     played = _play(model, env, protocol, min(episodes, MAX_SEEDS), episodes)

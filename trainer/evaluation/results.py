@@ -206,7 +206,7 @@ class Evaluation(NamedTuple):
         about: what was played: task, steps of the checkpoint, levels and options.
         levels: results by level; for each probability of sticky actions first with
             sampled actions, then with greedy actions.
-        rows: results of tasks without levels.
+        rows: results of `evaluate_policy`, for tasks without levels.
         episodes: lines as in a run's episodes.jsonl, in the order of their ends.
     """
 
