@@ -400,6 +400,8 @@ def test_the_one_network_has_its_share_of_more_seconds(make, clock, monkeypatch)
         campaign.run()
     assert seen == [(pytest.approx(297), False), (pytest.approx(200), True)]
     assert campaign.elapsed() == pytest.approx(997)
+    # Its schedules restart after a kill, too.
+    assert make(Trainer(clock), max_seconds=1000)._merge_restarts
 
 
 def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):

@@ -113,6 +113,7 @@ class Campaign:
                 self.levels = {n: Level.of(state["levels"][n]) for n in runs}
                 # Not in files of version 0.2.0.
                 before = float(state.get("max_seconds", before))
+                self._merge_restarts = bool(state.get("merge_restarts"))
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(f"{path} is damaged: {error!r}") from error
         self._began = time.monotonic()
@@ -143,6 +144,7 @@ class Campaign:
                 "seconds": self._seconds,
                 "max_seconds": self.config.max_seconds,
                 "merge_began": self._merge_began,
+                "merge_restarts": self._merge_restarts,
                 "levels": {name: asdict(level) for name, level in self.levels.items()},
             },
         )
