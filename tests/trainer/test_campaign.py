@@ -1004,15 +1004,17 @@ def test_what_was_evaluated_is_not_played_again(make, clock, monkeypatch, tmp_pa
     assert len(played) == len(LEVELS) + 1
 
 
+SMALL = (
+    "--levels 1-1,1-2 --max-seconds 24 --slice-seconds 5 --episodes 2 --jobs 2 "
+    "--merge-share 0.4"
+)
+
+
 @pytest.mark.slow
 @pytest.mark.rom
 def test_a_small_campaign(tmp_path, capsys):
     folder = tmp_path / "campaign"
-    flags = (
-        f"--levels 1-1,1-2 --max-seconds 24 --slice-seconds 5 --episodes 2 --jobs 2 "
-        f"--run-dir {folder} --merge-share 0.4"
-    )
-    assert main(flags.split()) == 0
+    assert main([*SMALL.split(), "--run-dir", str(folder)]) == 0
     assert "all" in capsys.readouterr().out
     state = json.loads((folder / "state.json").read_text())
     assert state["phase"] == "evaluation"
@@ -1025,7 +1027,21 @@ def test_a_small_campaign(tmp_path, capsys):
     # Nothing is left to do.
     assert main(["--resume", str(folder)]) == 0
     assert "all policies were played before, see " in capsys.readouterr().out
+    assert main(["--run-dir", str(folder)]) == 2
+    assert "resume it" in capsys.readouterr().err
+    with FileLock(folder / ".lock"):
+        assert main(["--resume", str(folder)]) == 2
+    assert "another process is writing" in capsys.readouterr().err
+
+
+@pytest.mark.nightly
+@pytest.mark.rom
+def test_a_small_campaign_has_more_time(tmp_path, capsys):
+    folder = tmp_path / "campaign"
+    assert main([*SMALL.split(), "--run-dir", str(folder)]) == 0
+    state = json.loads((folder / "state.json").read_text())
     steps = {name: level["attempts"] for name, level in state["levels"].items()}
+    capsys.readouterr()
     assert main(["--resume", str(folder), "--more-seconds", "10"]) == 0
     assert "played before" not in capsys.readouterr().out
     more = json.loads((folder / "state.json").read_text())
@@ -1033,8 +1049,3 @@ def test_a_small_campaign(tmp_path, capsys):
     assert {name: level["attempts"] for name, level in more["levels"].items()} != steps
     options = json.loads((folder / "campaign.json").read_text())
     assert "--max-seconds=34" in options["command"]
-    assert main(["--run-dir", str(folder)]) == 2
-    assert "resume it" in capsys.readouterr().err
-    with FileLock(folder / ".lock"):
-        assert main(["--resume", str(folder)]) == 2
-    assert "another process is writing" in capsys.readouterr().err
