@@ -178,7 +178,8 @@ class Campaign:
         of_levels = before.seconds_of_levels(len(self.levels))
         self._seconds, self._phase = min(self._seconds, of_levels), "specialists"
         for level in self.levels.values():
-            level.ended, level.chosen = False, None
+            if not level.solved:  # the run of a solved one remains as it is
+                level.ended, level.chosen = False, None
         (self.folder / TABLE).unlink(missing_ok=True)
 
     # -- phases ----------------------------------------------------------------
