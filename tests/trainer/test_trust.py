@@ -201,7 +201,7 @@ def test_a_resumed_campaign_imports_nothing_of_its_file(marker, capsys, merged):
     refused(campaign.main, words, "--model hostile:Net", capsys, marker)
     assert campaign.main(["--resume", str(folder), "--", "--lr", "1"]) == 2
     said = capsys.readouterr().err
-    assert "leave out all other options, except the code that it names" in said
+    assert "leave out all other options, except --more-seconds and the code" in said
 
 
 def test_a_state_file_of_a_population_sets_only_what_changes(marker, tmp_path):
