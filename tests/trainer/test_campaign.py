@@ -84,6 +84,21 @@ class Inline:
         to.touch()
         return {"clear_rate": 0.5, "checkpoint": "best.pt", "temperature": 1.0}
 
+    def correct(self, name, path, levels, seconds, *_):
+        self._trainer.corrected.append((name, levels, seconds))
+        self._trainer.clock.now += seconds
+        return {"before": 0.5, "now": 0.75}
+
+    def search(self, name, path, level, seconds, seed, to, *_):
+        self._trainer.corrected.append((f"one on {name}", level, seconds))
+        self._trainer.clock.now += seconds / 2
+        to.touch()
+
+    def learn(self, name, path, levels, files, *_):
+        assert all(file.exists() for file in files)
+        self._trainer.corrected.append((name, levels, len(files)))
+        return {"before": 0.5, "now": 0.75}
+
     def evaluate(self, name, path, levels, *_):
         played = [name] if levels else LEVELS
         rows = [result(n, 0.5, [0], argmax) for n in played for argmax in (False, True)]
@@ -95,7 +110,7 @@ class Trainer:
 
     def __init__(self, clock, **solved):
         self.clock, self.solved, self.slices = clock, solved, []
-        self.fail = {}
+        self.fail, self.corrected = {}, []
 
     def __call__(self, name, work):
         self.slices.append((name, work.seconds, work.last))
@@ -131,7 +146,8 @@ def make(tmp_path, monkeypatch):
 
     def campaign(trainer, **options):
         monkeypatch.setattr(module, "Workers", lambda jobs: Inline(trainer, tmp_path))
-        given = {"max_seconds": 600, "merge_share": 0, "jobs": 1} | options
+        given = {"max_seconds": 600, "merge_share": 0, "correct_share": 0, "jobs": 1}
+        given |= options
         board = Board(live=False, console=Console(file=io.StringIO()))
         runs = dict.fromkeys(LEVELS, RunConfig())
         return Campaign(
@@ -439,6 +455,50 @@ def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
     assert again.policy("one").exists()
     assert trained == [campaign.folder / "merged"]
     assert chosen == [(trained[0], ",".join(LEVELS))] * 2
+
+
+@pytest.mark.parametrize("merge_share", [0, 0.5])
+def test_policies_are_corrected_in_their_share(make, clock, monkeypatch, merge_share):
+    """That of each level before the merge, and that of the one network at the end."""
+    merges = []
+
+    def train(work, display):
+        merges.append(work.seconds)
+        clock.now += work.seconds
+        folder = work.config.run_dir / checkpoint.FOLDER
+        folder.mkdir(parents=True)
+        (folder / "step-000001000.pt").touch()
+        return {"signal": 0.0}
+
+    train.__name__ = "train"
+    monkeypatch.setattr(specialists, "train", train)
+    trainer = Trainer(clock)
+    seconds = 1000 / (1 - merge_share)
+    options = {"max_seconds": seconds, "merge_share": merge_share}
+    make(trainer, correct_share=0.1, **options).run()
+    assert sum(s for _, s, _ in trainer.slices) == pytest.approx(900)
+    own = [(name, name, pytest.approx(100 / 3)) for name in LEVELS]
+    assert trainer.corrected[:3] == own
+    if not merge_share:
+        assert len(trainer.corrected) == 3
+        return
+    choice = 3 * module._ONE_CHOICE_SECONDS
+    assert merges == [pytest.approx(900 - choice)]
+    *searches, learned = trainer.corrected[3:]
+    share = pytest.approx((100 + choice) / 3)
+    assert searches == [(f"one on {name}", name, share) for name in LEVELS]
+    assert learned == ("one", ",".join(LEVELS), 3)
+
+
+def test_good_policies_leave_the_time_for_corrections(make, clock, monkeypatch):
+    def choose(self, name, run_dir, to, *_):
+        to.touch()
+        return {"clear_rate": 1.0 if name == "1-1" else 0.5}
+
+    monkeypatch.setattr(Inline, "choose", choose)
+    trainer = Trainer(clock)
+    make(trainer, correct_share=0.1).run()
+    assert [s for *_, s in trainer.corrected] == pytest.approx([30] * 3)
 
 
 def test_a_damaged_state_is_one_line(make, clock, tmp_path):
@@ -867,8 +927,8 @@ def test_a_live_board_shows_messages_at_once():
     [
         ("--levels 9-1", "there is no level '9-1'"),
         ("--max-seconds 0", "max_seconds must be 1 to 1e+09, got 0"),
-        ("--max-seconds 5", "max_seconds=5 leaves 3.5 s for single levels"),
-        ("--levels 1-1 --max-seconds 4.5", "leaves 4.5 s for single levels, which"),
+        ("--max-seconds 5", "max_seconds=5 leaves 3.15 s for single levels"),
+        ("--levels 1-1 --max-seconds 4.5", "leaves 4.05 s for single levels, which"),
         ("--merge-share 1", "merge_share must be 0 to 0.9, got 1"),
         ("--jobs -1", "jobs must be at least 0"),
         ("--resume nowhere", "is not the folder of a campaign"),

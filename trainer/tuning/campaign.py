@@ -6,9 +6,11 @@
                   another seed. The learning rates and the entropy bonus of the best
                   attempt fall to 0 at the end of the level's time.
     choice        plays the checkpoints of each level; the best becomes its policy.
+    correction    a search where a policy dies; it learns what is found (corrections.py)
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
-    temperature   plays the one network with several temperatures and takes the best.
+    temperature   plays the one network with several temperatures, takes the best, and
+                  corrects it, too.
     evaluation    plays all policies, after the time is over.
 
 `state.json` records the progress after every slice, and each level is a run with
@@ -24,9 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
-from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
 from trainer.machine.cpu import available_cores
@@ -46,7 +48,7 @@ from trainer.show.campaign import (
 )
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
-from trainer.tuning import specialists
+from trainer.tuning import corrections, specialists
 from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
@@ -59,22 +61,19 @@ ERRORS = "errors.txt"
 _STEPS = 2_000_000_000
 # A level whose processes died or failed this often is not trained further.
 _FAILURES = 2
-# Between the seeds of the attempts of a level. Campaigns have small seeds.
-_SEED_STRIDE = 1_000_003
 # A level whose best attempt clears this share has no further attempt: a new one solves
 # a level with a probability of a quarter, four more slices with a higher one.
 _GOOD = 0.7
 # Share of a slice for which a solved level trains further, see `specialists.train`.
 _FINISH = 1 / 3
-# Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
-# with it, and levels in water less often.
-_MORE_IMITATION = 3.0
 # Episodes per checkpoint for the choice of a level's policy.
 _CHOICE_EPISODES = 40
 # Episodes per level for each temperature of the one network, and seconds per level that
 # are reserved for them.
 _ONE_EPISODES = 10
 _ONE_CHOICE_SECONDS = 1.0
+# Policies that clear this share of their episodes need few corrections.
+_CLEAN = 0.97
 # Bits of a number in large matrices. With 8 bits the clear rates of the levels'
 # policies did not change, and the one network cleared 5 % fewer starts with greedy
 # actions.
@@ -189,8 +188,10 @@ class Campaign:
         phases = {
             "specialists": self._train_levels,
             "choice": self._choose,
+            "correction": self._correct,
             "merge": self._merge,
             "temperature": self._choose_one,
+            "correction of one": self._correct_one,
         }
         names = [*phases, "evaluation"]
         try:
@@ -249,7 +250,7 @@ class Campaign:
         if level.attempt == len(level.attempts):
             level.attempts.append(Attempt())
         run = replace(
-            share_cores(_attempt_of(config, level.attempt), self._jobs),
+            share_cores(specialists.attempt_of(config, level.attempt), self._jobs),
             run_dir=self.run_dir(name, level.attempt),
             resume=None,
             max_steps=_STEPS,
@@ -352,8 +353,46 @@ class Campaign:
             f"{sum(rates) / len(rates):.0%}, "
             f"{sum(rate >= 0.9 for rate in rates)} levels at 90 % or more"
         )
+
+    def _correct(self) -> None:
+        """Corrects the policy of each level, within the time of the levels."""
+        config, levels = self.config, self._teachers()
+        needy = sum((self.levels[name].chosen or 0.0) < _CLEAN for name in levels)
+        seconds = config.seconds_to_correct(len(self.levels))
+        seconds *= self._jobs / max(1, needy)  # the others need little time
+        how = (seconds, _CHOICE_EPISODES, config.seed, _LEVEL_BITS)
+        tasks = [
+            (n, corrections.correct, self.policy(n), n, *how, self._model(n))
+            for n in levels
+        ]
+        self._do_corrections(tasks if config.correct_share else [])
         self._merge_began = self.elapsed()
         self._merge_restarts = bool(checkpoint.list_files(self.folder / MERGED))
+
+    def _correct_one(self) -> None:
+        """Corrects the one network on each level, in the rest of the time."""
+        path, levels, seed = self.policy(ONE), self._teachers(), self.config.seed
+        if not (self.config.correct_share and path.exists()):
+            return
+        # Half of the time to search; about half of the levels need little of it.
+        left = self.config.max_seconds - self.elapsed()
+        seconds, model = left * self._jobs / len(levels), self._model(ONE)
+        files = [self.folder / MERGED / f"corrections-{n}.npz" for n in levels]
+        tasks = [
+            (name, corrections.search, path, name, seconds, seed, file, model)
+            for name, file in zip(levels, files, strict=True)
+        ]
+        list(self._do(tasks, "searching for corrections"))
+        learn = (ONE, corrections.learn, path, ",".join(levels), files)
+        self._do_corrections([(*learn, _ONE_EPISODES, seed, _ONE_BITS, model)])
+
+    def _do_corrections(self, tasks: Sequence[tuple[Any, ...]]) -> None:
+        done = [found for _, found in self._do(tasks, "correcting policies") if found]
+        if done:
+            before, now = (fmean(rates[k] for rates in done) for k in ("before", "now"))
+            self._board.log(
+                f"corrected policies: mean clear rate from {before:.0%} to {now:.0%}"
+            )
 
     def _merge(self) -> None:
         """Trains one network for all levels to imitate the policies."""
@@ -367,6 +406,7 @@ class Campaign:
         spent = self._merge_began + specialists.seconds_of(run_dir)
         self._seconds += max(0.0, spent - self.elapsed())
         left = self.config.max_seconds - self.elapsed()
+        left *= 1.0 - self.config.correct_share
         left -= _ONE_CHOICE_SECONDS * len(levels)
         config = replace(
             self._merged(levels),
@@ -458,11 +498,3 @@ class Campaign:
             rates,
             searching,
         )
-
-
-def _attempt_of(config: RunConfig, attempt: int) -> RunConfig:
-    """The run of an attempt at a level, from that of the first one."""
-    learner, seed = config.learner, config.seed + attempt * _SEED_STRIDE
-    if attempt % 2:
-        learner = replace(learner, imitation=_MORE_IMITATION * learner.imitation)
-    return replace(config, seed=seed % (MAX_SEED + 1), learner=learner)

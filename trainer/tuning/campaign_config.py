@@ -36,6 +36,10 @@ class CampaignConfig:
     """Share of the time for the network for all levels; 0: only train a policy for each
     level."""
 
+    correct_share: float = option(0.1, between=(0, 0.9))
+    """Share of the time of the levels, and of that of the network for all levels, in
+    which a search corrects their policies where they die; 0: none."""
+
     slice_seconds: float = option(60.0, between=(LEAST_SLICE, 1e9))
     """Seconds for which a level trains before the next level has its turn."""
 
@@ -87,7 +91,12 @@ class CampaignConfig:
 
     def seconds_of_levels(self, levels: int) -> float:
         """Seconds for the training of this many single levels."""
-        return self.max_seconds * (1.0 - self.merge_share * (levels > 1))
+        both = self.max_seconds * (1.0 - self.merge_share * (levels > 1))
+        return both * (1.0 - self.correct_share)
+
+    def seconds_to_correct(self, levels: int) -> float:
+        """Seconds for the corrections of this many single levels, of all cores."""
+        return self.seconds_of_levels(levels) * (1.0 / (1.0 - self.correct_share) - 1.0)
 
 
 def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:

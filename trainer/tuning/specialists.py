@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from trainer.config.learning import LearnerConfig, Muon, linear
+from trainer.config.options import MAX_SEED
 from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
@@ -40,8 +41,13 @@ _POINTS = 10
 _RESTARTS = (0.5, 0.15)
 # Schedules have ended if less than this share of their steps is left.
 _LEFT = 0.25
+# Between the seeds of the attempts of a level. Campaigns have small seeds.
+_SEED_STRIDE = 1_000_003
+# Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
+# with it, and levels in water less often.
+_MORE_IMITATION = 3.0
 # Temperatures of policies; checkpoints are compared at the first one.
-_TEMPERATURES = (0.5, 1.0, 0.25)
+TEMPERATURES = (0.5, 1.0, 0.25)
 # The policy is chosen from this many of the newest checkpoints and best.pt.
 CANDIDATES = 4
 # Number of an evaluation that no run or command plays (`evaluation.play.first_seed`).
@@ -67,6 +73,14 @@ class Slice:
     before_the_end: float = _BEFORE_THE_END
     finish: float = 0.0
     restarts: bool = False
+
+
+def attempt_of(config: RunConfig, attempt: int) -> RunConfig:
+    """The run of an attempt at a level, from that of the first one."""
+    learner, seed = config.learner, config.seed + attempt * _SEED_STRIDE
+    if attempt % 2:
+        learner = replace(learner, imitation=_MORE_IMITATION * learner.imitation)
+    return replace(config, seed=seed % (MAX_SEED + 1), learner=learner)
 
 
 def train(
@@ -223,18 +237,7 @@ def choose(
 
     def play(path: Path, temperature: float, argmax: bool) -> tuple[float, float]:
         save_policy(path, to, temperature=temperature, bits=bits)
-        played = evaluate_checkpoint(
-            to,
-            levels=levels,
-            episodes=episodes,
-            seed=seed,
-            stream=_STREAM,
-            argmax=argmax,
-            model=model,
-            device="cpu",
-        ).levels
-        sampled = fmean(_clear_rate(r) for r in played if not r.argmax)
-        return fmean(map(_clear_rate, played)), sampled
+        return rates_of(to, levels, episodes, seed, model, argmax=argmax)
 
     files = checkpoint.list_files(run_dir)
     if not files:
@@ -242,7 +245,7 @@ def choose(
     # The newest first, which wins among equals.
     best = [path for path in files if path.name == checkpoint.BEST]
     paths = [path for path in files if path not in best][:CANDIDATES] + best
-    first, *others = _TEMPERATURES
+    first, *others = TEMPERATURES
     try:
         save_policy(paths[0], to, temperature=first, bits=bits)
     except ValueError:
@@ -258,6 +261,28 @@ def choose(
         "checkpoint": path.name,
         "temperature": temperature,
     }
+
+
+def rates_of(
+    path: Path, levels: str, episodes: int, seed: int, model: str = "", *, argmax: bool
+) -> tuple[float, float]:
+    """Clear rates of a policy to choose by, with episodes that no evaluation plays.
+
+    Returns:
+        The mean of sampled and, with `argmax`, greedy actions; and the sampled one.
+    """
+    played = evaluate_checkpoint(
+        path,
+        levels=levels,
+        episodes=episodes,
+        seed=seed,
+        stream=_STREAM,
+        argmax=argmax,
+        model=model,
+        device="cpu",
+    ).levels
+    sampled = fmean(_clear_rate(r) for r in played if not r.argmax)
+    return fmean(map(_clear_rate, played)), sampled
 
 
 def _clear_rate(result: LevelResult) -> float:

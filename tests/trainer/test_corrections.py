@@ -1,0 +1,213 @@
+"""Corrections by search, in a game of one row of cells, and in the real one."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from trainer.config.schema import EnvConfig, ModelConfig
+from trainer.models.actor_critic import ActorCritic
+from trainer.models.policy import Policy
+from trainer.models.released import PolicyFile, read_policy, write_policy
+from trainer.tuning import corrections as module
+from trainer.tuning.corrections import Corrections, correct
+
+ENVS, EPISODES = module._ENVS, module._EPISODES
+LENGTH, PIT = 30, 15
+WALK, JUMP = 0, 1
+
+
+class Row:
+    """Mario walks along cells; a pit in the middle kills him unless he jumps.
+
+    In every second environment there is no pit. He sees it from `seen` cells before it
+    on, 0: never. With `ceiling`, a jump where no pit is kills him, too.
+    """
+
+    all_env_ids = np.arange(ENVS)
+    action_space = SimpleNamespace(n=2)
+    seen, ceiling, always = 4, False, False
+
+    def __init__(self):
+        self._at, self._pit = np.zeros((2, ENVS), np.int64)
+
+    def close(self):
+        pass
+
+    def _obs(self):
+        obs = np.zeros((ENVS, 1, 2, LENGTH), np.uint8)
+        obs[self.all_env_ids, 0, 0, self._at] = 1
+        near = (PIT - self._at <= self.seen) & (self._at < PIT) & (self._pit == 1)
+        obs[near, 0, 1, :5] = 1
+        return obs
+
+    def reset(self):
+        self._at[:], self._pit[:] = 0, self.all_env_ids % 2
+        return self._obs(), {}
+
+    def snapshot(self, ids):
+        return np.stack([self._at, self._pit], 1).astype(np.uint8)
+
+    def restore(self, ids, saved, rng):
+        self._at[:], self._pit[:] = saved.T
+
+    def recv(self):
+        return (self._obs(),)
+
+    def step(self, actions):
+        edge, jumps = self._at == PIT - 1, actions == JUMP
+        died = edge & (
+            (self._pit == 1) & ~jumps | (self._pit == 0) & jumps & self.ceiling
+        )
+        died |= edge & self.always
+        self._at += 1
+        cleared = ~died & (self._at == LENGTH - 1)
+        self._at[died | cleared] = 0
+        return self._obs(), None, died | cleared, died & False, {"flag_get": cleared}
+
+
+class Net(ActorCritic):
+    """Sees all cells; is certain that one has to walk."""
+
+    def __init__(self, config, shape, actions):
+        super().__init__(config, shape, actions)
+        with torch.no_grad():
+            self.head.policy.weight.zero_()
+            self.head.policy.bias.copy_(torch.tensor([4.0, -4.0]))
+
+    def make_encoder(self, config, shape):
+        return nn.Sequential(nn.Flatten(), nn.Linear(2 * LENGTH, 64), nn.ReLU()), 64
+
+
+@pytest.fixture
+def row(tmp_path, monkeypatch):
+    """A game of one row, and the file of a policy for it."""
+    torch.manual_seed(1)
+    game = type("Game", (Row,), {})
+    env, config = EnvConfig(), ModelConfig(name="test_corrections:Net")
+    net = Net(config, (1, 2, LENGTH), 2).eval()
+    policy = Policy(net, env, torch.device("cpu"), None, 1, False)
+    path = tmp_path / "1-1.safetensors"
+    write_policy(
+        path,
+        PolicyFile(
+            env={}, model={}, precision="fp32", steps=1, rom_sha1="", averaged=False,
+            weights=net.state_dict(),
+        ),
+    )  # fmt: skip
+    monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
+    monkeypatch.setattr(module, "make_pool", lambda env, seed: game())
+    monkeypatch.setattr(module, "_STEPS", 100)
+
+    def corrections(seed):
+        return Corrections(policy, read_policy(path, torch.device("cpu")), seed)
+
+    return SimpleNamespace(game=game, path=path, policy=policy, corrections=corrections)
+
+
+def deaths(corrections, game):
+    return sum(not e.cleared for e in corrections._play(game(), 1))
+
+
+def test_a_policy_jumps_where_it_died(row):
+    corrections = row.corrections(1)
+    assert deaths(corrections, row.game) == EPISODES / 2
+    assert corrections.search("1-1", np.inf)
+    assert deaths(corrections, row.game) == 0
+    corrections.learn(300)
+    corrections._table = None
+    assert deaths(corrections, row.game) <= EPISODES / 20
+
+
+def test_the_same_seed_gives_the_same_policy(row):
+    first, again = row.corrections(3), row.corrections(3)
+    first.search("1-1", np.inf)
+    again.search("1-1", np.inf)
+    assert (first._table.obs == again._table.obs).all()
+    assert torch.equal(first._table.actions, again._table.actions)
+
+
+def test_what_looks_alike_is_corrected_if_more_is_cleared(row):
+    """Mario does not see the pit, but may jump everywhere."""
+    row.game.seen = 0
+    corrections = row.corrections(1)
+    assert corrections.search("1-1", np.inf)
+    assert deaths(corrections, row.game) == 0
+
+
+def test_what_looks_alike_is_not_corrected_if_no_more_is_cleared(row):
+    row.game.seen, row.game.ceiling = 0, True
+    corrections = row.corrections(1)
+    assert not corrections.search("1-1", np.inf)
+    assert deaths(corrections, row.game) == EPISODES / 2
+
+
+def test_where_there_is_no_way_nothing_changes(row, monkeypatch):
+    row.game.always = True
+    monkeypatch.setattr(module, "rates_of", lambda *_, **__: (0.0, 0.0))
+    before = row.path.read_bytes()
+    assert correct(row.path, "1-1", 60, 40, 1, 8) == {"before": 0, "now": 0}
+    assert row.path.read_bytes() == before
+
+
+@pytest.mark.parametrize("better", [False, True])
+def test_only_a_better_policy_replaces_the_file(row, monkeypatch, better):
+    """With the best of three temperatures."""
+    new = [(0.4, 0.9), (0.8, 0.6) if better else (0.5, 0.4), (0.7, 0.5)]
+    rates = iter([(0.5, 0.4), *(new if better else new[:2]), *[(0.0, 0.0)] * 9])
+    monkeypatch.setattr(module, "rates_of", lambda *_, **__: next(rates))
+    before = read_policy(row.path, torch.device("cpu")).weights
+    result = correct(row.path, "1-1", 60, 40, 1, 16)
+    after = read_policy(row.path, torch.device("cpu")).weights
+    assert result["before"] == 0.4
+    assert result["now"] == (0.6 if better else 0.4)
+    changed = {name for name in before if not torch.equal(before[name], after[name])}
+    assert bool(changed) == better
+    if better:
+        assert not any("value" in name for name in changed)
+
+
+def test_time_ends_a_search(row, monkeypatch):
+    monkeypatch.setattr(module.time, "monotonic", iter(range(1000)).__next__)
+    plays = []
+    play = Corrections._play
+    monkeypatch.setattr(
+        Corrections, "_play", lambda *words: plays.append(1) or play(*words)
+    )
+    row.game.always = True
+    assert not row.corrections(1).search("1-1", -1.0)
+    assert plays == [1]
+
+
+def test_a_memory_is_not_corrected(row):
+    row.policy.model.state_size = 4
+    assert correct(row.path, "1-1", 60, 40, 1, 8) == {}
+
+
+def test_one_policy_learns_the_corrections_of_all_levels(row, monkeypatch, tmp_path):
+    """From files; one is missing, as after a failed search."""
+    files = [tmp_path / f"{number}.npz" for number in range(9)]
+    for seed, file in enumerate(files[1:]):
+        module.search(row.path, "1-1", 60, seed, file)
+    rates = iter([(0.5, 0.4), (0.9, 0.9), (0.5, 0.5), (0.5, 0.5)])
+    monkeypatch.setattr(module, "rates_of", lambda *_, **__: next(rates))
+    result = module.learn(row.path, "1-1,1-2", files, 10, 1, 16)
+    assert result == {"before": 0.4, "now": 0.9}
+    assert deaths(row.corrections(1), row.game) <= EPISODES / 20
+    # Where there is nothing to correct, nothing is learned.
+    module.search(row.path, "1-1", 60, 1, files[0])
+    assert module.learn(row.path, "1-1", files[:1], 10, 1, 16) == {}
+
+
+@pytest.mark.nightly
+def test_a_released_policy_gets_better(tmp_path):
+    """The real game: two minutes."""
+    released = Path(module.__file__).parents[1] / "released" / "7-2.safetensors"
+    path = tmp_path / "7-2.safetensors"
+    path.write_bytes(released.read_bytes())
+    result = correct(path, "7-2", 120, 40, 1, 8)
+    assert result["now"] >= result["before"]
+    assert path.read_bytes() != released.read_bytes()
