@@ -87,7 +87,7 @@ def row(tmp_path, monkeypatch):
     """A game of one row, and the file of a policy for it."""
     torch.manual_seed(1)
     game = type("Game", (Row,), {})
-    env, config = EnvConfig(), ModelConfig(name="test_corrections:Net")
+    env, config = EnvConfig(obs="tiles"), ModelConfig(name="test_corrections:Net")
     net = Net(config, (1, 2, LENGTH), 2).eval()
     policy = Policy(net, env, torch.device("cpu"), None, 1, False)
     path = tmp_path / "1-1.safetensors"
@@ -182,8 +182,13 @@ def test_time_ends_a_search(row, monkeypatch):
     assert plays == [1]
 
 
-def test_a_memory_is_not_corrected(row):
-    row.policy.model.state_size = 4
+@pytest.mark.parametrize("why", ["memory", "pictures"])
+def test_what_is_not_corrected(row, monkeypatch, why):
+    if why == "memory":
+        row.policy.model.state_size = 4
+    else:
+        policy = row.policy._replace(env=EnvConfig(obs="pixels"))
+        monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
     assert correct(row.path, "1-1", 60, 40, 1, 8) == {}
 
 
@@ -194,10 +199,16 @@ def test_one_policy_learns_the_corrections_of_all_levels(row, monkeypatch, tmp_p
         module.search(row.path, "1-1", 60, seed, file)
     rates = iter([(0.5, 0.4), (0.9, 0.9), (0.5, 0.5), (0.5, 0.5)])
     monkeypatch.setattr(module, "rates_of", lambda *_, **__: next(rates))
+    rows, add = [], Corrections._add
+    monkeypatch.setattr(
+        Corrections, "_add", lambda c, way: rows.append(way) or add(c, way)
+    )
     result = module.learn(row.path, "1-1,1-2", files, 10, 1, 16)
     assert result == {"before": 0.4, "now": 0.9}
+    assert len(rows) == len(files) - 1
     assert deaths(row.corrections(1), row.game) <= EPISODES / 20
-    # Where there is nothing to correct, nothing is learned.
+    # Where there is no way, nothing is learned.
+    row.game.always = True
     module.search(row.path, "1-1", 60, 1, files[0])
     assert module.learn(row.path, "1-1", files[:1], 10, 1, 16) == {}
 

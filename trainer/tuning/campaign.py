@@ -72,8 +72,8 @@ _CHOICE_EPISODES = 40
 # are reserved for them.
 _ONE_EPISODES = 10
 _ONE_CHOICE_SECONDS = 1.0
-# Policies that clear this share of their episodes need few corrections.
-_CLEAN = 0.97
+# Added to the share of episodes that a policy does not clear: its need of corrections.
+_NEED = 0.02
 # Bits of a number in large matrices. With 8 bits the clear rates of the levels'
 # policies did not change, and the one network cleared 5 % fewer starts with greedy
 # actions.
@@ -357,14 +357,14 @@ class Campaign:
     def _correct(self) -> None:
         """Corrects the policy of each level, within the time of the levels."""
         config, levels = self.config, self._teachers()
-        needy = sum((self.levels[name].chosen or 0.0) < _CLEAN for name in levels)
-        seconds = config.seconds_to_correct(len(self.levels))
-        seconds *= self._jobs / max(1, needy)  # the others need little time
-        how = (seconds, _CHOICE_EPISODES, config.seed, _LEVEL_BITS)
+        needs = [1.0 - (self.levels[name].chosen or 0.0) + _NEED for name in levels]
+        seconds = config.seconds_to_correct(len(self.levels)) * self._jobs / sum(needs)
+        how = (_CHOICE_EPISODES, config.seed, _LEVEL_BITS)
         tasks = [
-            (n, corrections.correct, self.policy(n), n, *how, self._model(n))
-            for n in levels
-        ]
+            (n, corrections.correct, self.policy(n), n, need * seconds, *how,
+             self._model(n))
+            for n, need in zip(levels, needs, strict=True)
+        ]  # fmt: skip
         self._do_corrections(tasks if config.correct_share else [])
         self._merge_began = self.elapsed()
         self._merge_restarts = bool(checkpoint.list_files(self.folder / MERGED))
@@ -383,8 +383,8 @@ class Campaign:
             for name, file in zip(levels, files, strict=True)
         ]
         list(self._do(tasks, "searching for corrections"))
-        learn = (ONE, corrections.learn, path, ",".join(levels), files)
-        self._do_corrections([(*learn, _ONE_EPISODES, seed, _ONE_BITS, model)])
+        how = (",".join(levels), files, _ONE_EPISODES, seed, _ONE_BITS, model)
+        self._do_corrections([(ONE, corrections.learn, path, *how)])
 
     def _do_corrections(self, tasks: Sequence[tuple[Any, ...]]) -> None:
         done = [found for _, found in self._do(tasks, "correcting policies") if found]

@@ -59,8 +59,6 @@ _ALIKE = 0.03
 # Gradient steps for a level, rows of one, how many of them are corrections, and the
 # first learning rate, which falls to 0.
 _STEPS, _ROWS, _CORRECTED, _RATE = 1500, 256, 32, 1e-3
-# Most bytes of the observations to learn from; the first ones are dropped.
-_MOST_BYTES = 1 << 28
 # Parameters of the layer that outputs the logits.
 _LAST_LAYER = ("head.policy.weight", "head.policy.bias")
 
@@ -126,8 +124,9 @@ def correct(
     `episodes` and `seed` are those of the plays that decide.
 
     Returns:
-        Clear rates of sampled actions, `before` and `now`; {} if the network is no
-        `ActorCritic`, or has a memory or a noisy head: it is not corrected.
+        Clear rates of sampled actions, `before` and `now`; {} if the policy sees
+        pictures, or its network has a memory, a noisy head, or is no `ActorCritic`: it
+        is not corrected.
     """
     until = time.monotonic() + seconds
     corrections = _open(path, seed, model)
@@ -139,7 +138,7 @@ def correct(
 
     best = first = play(path)
     # Half of the time that is left to search, the other half to learn and play.
-    while (now := time.monotonic()) < until:
+    while best < (1.0, 1.0) and (now := time.monotonic()) < until:
         if not corrections.search(level, now + (until - now) / 2):
             break
         corrections.learn(_STEPS)
@@ -168,7 +167,7 @@ def learn(
 ) -> dict[str, Any]:
     """As `correct` does, but from the files of `search` for each of the levels."""
     corrections = _open(path, seed, model)
-    if corrections is None or not any(corrections.read(file) for file in files):
+    if corrections is None or not sum(corrections.read(file) for file in files):
         return {}
 
     def play(path: Path) -> tuple[float, float]:
@@ -181,12 +180,18 @@ def learn(
 
 
 def _open(path: Path, seed: int, model: str) -> Corrections | None:
+    """The policy of a file, or None if it cannot be corrected."""
     policy = load_policy(path, model=model)
     stored = read_policy(path, torch.device("cpu"))
-    plain = isinstance(policy.model, ActorCritic) and not policy.model.state_size
-    if not plain or not stored.weights.keys() >= set(_LAST_LAYER):
-        return None
-    return Corrections(policy, stored, seed)
+    network = policy.model
+    if (
+        policy.env.obs == "tiles"  # pictures would need gigabytes
+        and isinstance(network, ActorCritic)
+        and not network.state_size
+        and stored.weights.keys() >= set(_LAST_LAYER)
+    ):
+        return Corrections(policy, stored, seed)
+    return None
 
 
 class Corrections:
@@ -239,7 +244,7 @@ class Corrections:
                     break  # there is no way
         self._table = table
         self._known |= known
-        return table is not before
+        return table is not before and bool(self._known)
 
     def _rows(self, obs: _Images, actions: npt.NDArray[Any]) -> _Rows:
         return _Rows(obs, self._features(obs), torch.from_numpy(actions))
@@ -396,10 +401,9 @@ class Corrections:
         """Teaches the policy its corrections, and what it does where it clears."""
         assert self._table is not None
         model, table = self._policy.model, self._table
-        most = _MOST_BYTES // table.obs[0].nbytes
         images, odds = (
             torch.from_numpy(np.stack(column))
-            for column in zip(*list(self._known.values())[-most:], strict=True)
+            for column in zip(*self._known.values(), strict=True)
         )
         others = torch.from_numpy(table.obs)
         right = F.one_hot(table.actions, odds.shape[1]).float()
@@ -470,7 +474,7 @@ class Corrections:
                 image.tobytes(): (image, odds)
                 for image, odds in zip(saved["known"], saved["odds"], strict=True)
             }
-            if not len(saved["obs"]):
+            if not len(saved["obs"]) or not len(saved["known"]):
                 return False
             self._add(self._rows(saved["obs"], saved["actions"]))
             return True
