@@ -89,16 +89,6 @@ class Inline:
         self._trainer.clock.now += seconds
         return {"before": 0.5, "now": 0.75}
 
-    def search(self, name, path, level, seconds, seed, to, *_):
-        self._trainer.corrected.append((f"one on {name}", level, seconds))
-        self._trainer.clock.now += seconds / 2
-        to.touch()
-
-    def learn(self, name, path, levels, files, *_):
-        assert all(file.exists() for file in files)
-        self._trainer.corrected.append((name, levels, len(files)))
-        return {"before": 0.5, "now": 0.75}
-
     def evaluate(self, name, path, levels, *_):
         played = [name] if levels else LEVELS
         rows = [result(n, 0.5, [0], argmax) for n in played for argmax in (False, True)]
@@ -459,15 +449,10 @@ def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
 
 @pytest.mark.parametrize("merge_share", [0, 0.5])
 def test_policies_are_corrected_in_their_share(make, clock, monkeypatch, merge_share):
-    """That of each level before the merge, and that of the one network at the end."""
     merges = []
 
     def train(work, display):
         merges.append(work.seconds)
-        clock.now += work.seconds
-        folder = work.config.run_dir / checkpoint.FOLDER
-        folder.mkdir(parents=True)
-        (folder / "step-000001000.pt").touch()
         return {"signal": 0.0}
 
     train.__name__ = "train"
@@ -478,16 +463,9 @@ def test_policies_are_corrected_in_their_share(make, clock, monkeypatch, merge_s
     make(trainer, correct_share=0.1, **options).run()
     assert sum(s for _, s, _ in trainer.slices) == pytest.approx(900)
     own = [(name, name, pytest.approx(100 / 3)) for name in LEVELS]
-    assert trainer.corrected[:3] == own
-    if not merge_share:
-        assert len(trainer.corrected) == 3
-        return
+    assert trainer.corrected == own
     choice = 3 * module._ONE_CHOICE_SECONDS
-    assert merges == [pytest.approx(900 - choice)]
-    *searches, learned = trainer.corrected[3:]
-    share = pytest.approx((100 + choice) / 3)
-    assert searches == [(f"one on {name}", name, share) for name in LEVELS]
-    assert learned == ("one", ",".join(LEVELS), 3)
+    assert merges == ([pytest.approx(1000 - choice)] if merge_share else [])
 
 
 def test_good_policies_leave_the_time_for_corrections(make, clock, monkeypatch):

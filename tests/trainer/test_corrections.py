@@ -100,7 +100,7 @@ def row(tmp_path, monkeypatch):
     )  # fmt: skip
     monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
     monkeypatch.setattr(module, "make_pool", lambda env, seed: game())
-    monkeypatch.setattr(module, "_STEPS", 100)
+    monkeypatch.setattr(module, "_STEPS", 300)
 
     def corrections(seed):
         return Corrections(policy, read_policy(path, torch.device("cpu")), seed)
@@ -117,7 +117,7 @@ def test_a_policy_jumps_where_it_died(row):
     assert deaths(corrections, row.game) == EPISODES / 2
     assert corrections.search("1-1", np.inf)
     assert deaths(corrections, row.game) == 0
-    corrections.learn(300)
+    corrections.learn()
     corrections._table = None
     assert deaths(corrections, row.game) <= EPISODES / 20
 
@@ -190,27 +190,6 @@ def test_what_is_not_corrected(row, monkeypatch, why):
         policy = row.policy._replace(env=EnvConfig(obs="pixels"))
         monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
     assert correct(row.path, "1-1", 60, 40, 1, 8) == {}
-
-
-def test_one_policy_learns_the_corrections_of_all_levels(row, monkeypatch, tmp_path):
-    """From files; one is missing, as after a failed search."""
-    files = [tmp_path / f"{number}.npz" for number in range(9)]
-    for seed, file in enumerate(files[1:]):
-        module.search(row.path, "1-1", 60, seed, file)
-    rates = iter([(0.5, 0.4), (0.9, 0.9), (0.5, 0.5), (0.5, 0.5)])
-    monkeypatch.setattr(module, "rates_of", lambda *_, **__: next(rates))
-    rows, add = [], Corrections._add
-    monkeypatch.setattr(
-        Corrections, "_add", lambda c, way: rows.append(way) or add(c, way)
-    )
-    result = module.learn(row.path, "1-1,1-2", files, 10, 1, 16)
-    assert result == {"before": 0.4, "now": 0.9}
-    assert len(rows) == len(files) - 1
-    assert deaths(row.corrections(1), row.game) <= EPISODES / 20
-    # Where there is no way, nothing is learned.
-    row.game.always = True
-    module.search(row.path, "1-1", 60, 1, files[0])
-    assert module.learn(row.path, "1-1", files[:1], 10, 1, 16) == {}
 
 
 @pytest.mark.nightly

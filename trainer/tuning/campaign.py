@@ -9,8 +9,7 @@
     correction    a search where a policy dies; it learns what is found (corrections.py)
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
-    temperature   plays the one network with several temperatures, takes the best, and
-                  corrects it, too.
+    temperature   plays the one network with several temperatures and takes the best.
     evaluation    plays all policies, after the time is over.
 
 `state.json` records the progress after every slice, and each level is a run with
@@ -191,7 +190,6 @@ class Campaign:
             "correction": self._correct,
             "merge": self._merge,
             "temperature": self._choose_one,
-            "correction of one": self._correct_one,
         }
         names = [*phases, "evaluation"]
         try:
@@ -363,36 +361,16 @@ class Campaign:
         tasks = [
             (n, corrections.correct, self.policy(n), n, need * seconds, *how,
              self._model(n))
-            for n, need in zip(levels, needs, strict=True)
+            for n, need in zip(levels, needs, strict=True) if config.correct_share
         ]  # fmt: skip
-        self._do_corrections(tasks if config.correct_share else [])
-        self._merge_began = self.elapsed()
-        self._merge_restarts = bool(checkpoint.list_files(self.folder / MERGED))
-
-    def _correct_one(self) -> None:
-        """Corrects the one network on each level, in the rest of the time."""
-        path, levels, seed = self.policy(ONE), self._teachers(), self.config.seed
-        if not (self.config.correct_share and path.exists()):
-            return
-        # Half of the time to search; about half of the levels need little of it.
-        left = self.config.max_seconds - self.elapsed()
-        seconds, model = left * self._jobs / len(levels), self._model(ONE)
-        files = [self.folder / MERGED / f"corrections-{n}.npz" for n in levels]
-        tasks = [
-            (name, corrections.search, path, name, seconds, seed, file, model)
-            for name, file in zip(levels, files, strict=True)
-        ]
-        list(self._do(tasks, "searching for corrections"))
-        how = (",".join(levels), files, _ONE_EPISODES, seed, _ONE_BITS, model)
-        self._do_corrections([(ONE, corrections.learn, path, *how)])
-
-    def _do_corrections(self, tasks: Sequence[tuple[Any, ...]]) -> None:
         done = [found for _, found in self._do(tasks, "correcting policies") if found]
         if done:
             before, now = (fmean(rates[k] for rates in done) for k in ("before", "now"))
             self._board.log(
                 f"corrected policies: mean clear rate from {before:.0%} to {now:.0%}"
             )
+        self._merge_began = self.elapsed()
+        self._merge_restarts = bool(checkpoint.list_files(self.folder / MERGED))
 
     def _merge(self) -> None:
         """Trains one network for all levels to imitate the policies."""
@@ -406,7 +384,6 @@ class Campaign:
         spent = self._merge_began + specialists.seconds_of(run_dir)
         self._seconds += max(0.0, spent - self.elapsed())
         left = self.config.max_seconds - self.elapsed()
-        left *= 1.0 - self.config.correct_share
         left -= _ONE_CHOICE_SECONDS * len(levels)
         config = replace(
             self._merged(levels),

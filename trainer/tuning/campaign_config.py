@@ -37,8 +37,8 @@ class CampaignConfig:
     level."""
 
     correct_share: float = option(0.1, between=(0, 0.9))
-    """Share of the time of the levels, and of that of the network for all levels, in
-    which a search corrects their policies where they die; 0: none."""
+    """Share of the time of the levels in which a search corrects their policies where
+    they die; 0: none."""
 
     slice_seconds: float = option(60.0, between=(LEAST_SLICE, 1e9))
     """Seconds for which a level trains before the next level has its turn."""

@@ -20,7 +20,7 @@ import copy
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -33,7 +33,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.envs.pool import SEED_STRIDE, make_pool
-from trainer.machine.files import replacing
 from trainer.models.actor_critic import ActorCritic
 from trainer.models.policy import Policy, load_policy
 from trainer.models.released import PolicyFile, read_policy, write_policy
@@ -141,41 +140,15 @@ def correct(
     while best < (1.0, 1.0) and (now := time.monotonic()) < until:
         if not corrections.search(level, now + (until - now) / 2):
             break
-        corrections.learn(_STEPS)
-        best = corrections.save_best(path, bits, play, best)
-    return {"before": first[1], "now": best[1]}
-
-
-def search(
-    path: Path, level: str, seconds: float, seed: int, to: Path, model: str = ""
-) -> None:
-    """Corrects one of the levels of a policy, and writes the corrections to a file."""
-    corrections = _open(path, seed, model)
-    if corrections is not None:
-        corrections.search(level, time.monotonic() + seconds)
-        corrections.write(to)
-
-
-def learn(
-    path: Path,
-    levels: str,
-    files: Sequence[Path],
-    episodes: int,
-    seed: int,
-    bits: int,
-    model: str = "",
-) -> dict[str, Any]:
-    """As `correct` does, but from the files of `search` for each of the levels."""
-    corrections = _open(path, seed, model)
-    if corrections is None or not sum(corrections.read(file) for file in files):
-        return {}
-
-    def play(path: Path) -> tuple[float, float]:
-        return rates_of(path, levels, episodes, seed, model, argmax=True)
-
-    first = play(path)
-    corrections.learn(round(_STEPS * len(files) ** 0.5))
-    best = corrections.save_best(path, bits, play, first)
+        corrections.learn()
+        with tempfile.TemporaryDirectory() as folder:
+            for temperature in TEMPERATURES:
+                new = Path(folder) / path.name
+                corrections.save(new, temperature, bits)
+                rates = play(new)
+                if rates > best:
+                    best = rates
+                    corrections.save(path, temperature, bits)
     return {"before": first[1], "now": best[1]}
 
 
@@ -397,7 +370,7 @@ class Corrections:
             rows[env] = self._rows(np.stack(images), np.array(chosen))
         return rows
 
-    def learn(self, steps: int) -> None:
+    def learn(self) -> None:
         """Teaches the policy its corrections, and what it does where it clears."""
         assert self._table is not None
         model, table = self._policy.model, self._table
@@ -411,8 +384,8 @@ class Corrections:
         weights = [w for name, w in model.named_parameters() if "value" not in name]
         optimizer = torch.optim.Adam(weights, lr=_RATE)
         generator = torch.Generator().manual_seed(self._first_seed)
-        for step in range(steps):
-            optimizer.param_groups[0]["lr"] = _RATE * (1.0 - step / steps)
+        for step in range(_STEPS):
+            optimizer.param_groups[0]["lr"] = _RATE * (1.0 - step / _STEPS)
             own = torch.randint(len(images), (_ROWS - _CORRECTED,), generator=generator)
             new = torch.randint(len(others), (_CORRECTED,), generator=generator)
             logits = self._logits(torch.cat([images[own], others[new]]))
@@ -422,59 +395,10 @@ class Corrections:
             optimizer.step()
         self._learned += 1
 
-    def save_best(
-        self,
-        path: Path,
-        bits: int,
-        play: Callable[[Path], tuple[float, float]],
-        best: tuple[float, float],
-    ) -> tuple[float, float]:
-        """Writes the policy with the best temperature, if it plays better than `best`.
-
-        Returns:
-            The rates of the better one.
-        """
-        with tempfile.TemporaryDirectory() as folder:
-            for temperature in TEMPERATURES:
-                new = Path(folder) / path.name
-                self._save(new, temperature, bits)
-                rates = play(new)
-                if rates > best:
-                    best = rates
-                    self._save(path, temperature, bits)
-        return best
-
-    def _save(self, path: Path, temperature: float, bits: int) -> None:
+    def save(self, path: Path, temperature: float, bits: int) -> None:
         """Writes the policy, with its logits divided by a temperature."""
         now = self._policy.model.state_dict()
         weights = {name: now[name].clone() for name in self._stored.weights}
         for name in _LAST_LAYER:
             weights[name] /= temperature
         write_policy(path, self._stored._replace(weights=weights), bits=bits)
-
-    def write(self, path: Path) -> None:
-        """Writes the corrections, and what the policy did where it cleared levels."""
-        obs, odds = zip(*self._known.values(), strict=True) if self._known else ((), ())
-        table = self._table
-        with replacing(path) as file:
-            np.savez_compressed(
-                file,
-                known=np.array(obs),
-                odds=np.array(odds),
-                obs=np.empty(0) if table is None else table.obs,
-                actions=np.empty(0) if table is None else table.actions.numpy(),
-            )
-
-    def read(self, path: Path) -> bool:
-        """Adds the content of a file, if it exists; returns whether it corrects."""
-        if not path.exists():
-            return False
-        with np.load(path, allow_pickle=False) as saved:
-            self._known |= {
-                image.tobytes(): (image, odds)
-                for image, odds in zip(saved["known"], saved["odds"], strict=True)
-            }
-            if not len(saved["obs"]) or not len(saved["known"]):
-                return False
-            self._add(self._rows(saved["obs"], saved["actions"]))
-            return True
