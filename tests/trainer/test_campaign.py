@@ -1079,6 +1079,7 @@ def test_a_small_campaign(tmp_path, capsys, monkeypatch):
 
 
 @pytest.mark.nightly
+@pytest.mark.slow
 @pytest.mark.rom
 def test_a_small_campaign_has_more_time(tmp_path, capsys):
     folder = tmp_path / "campaign"

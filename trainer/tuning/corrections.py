@@ -123,9 +123,9 @@ def correct(
     `episodes` and `seed` are those of the plays that decide.
 
     Returns:
-        Clear rates of sampled actions, `before` and `now`; {} if the policy sees
-        pictures, or its network has a memory, a noisy head, or is no `ActorCritic`: it
-        is not corrected.
+        Means of the clear rates of sampled and greedy actions, `before` and `now`; {}
+        if the policy sees pictures, or its network has a memory, a noisy head, or is no
+        `ActorCritic`: it is not corrected.
     """
     until = time.monotonic() + seconds
     corrections = _open(path, seed, model)
@@ -137,7 +137,7 @@ def correct(
 
     best = first = play(path)
     # Half of the time that is left to search, the other half to learn and play.
-    while best < (1.0, 1.0) and (now := time.monotonic()) < until:
+    while 0.0 < best[0] < 1.0 and (now := time.monotonic()) < until:
         if not corrections.search(level, now + (until - now) / 2):
             break
         corrections.learn()
@@ -149,7 +149,7 @@ def correct(
                 if rates > best:
                     best = rates
                     corrections.save(path, temperature, bits)
-    return {"before": first[1], "now": best[1]}
+    return {"before": first[0], "now": best[0]}
 
 
 def _open(path: Path, seed: int, model: str) -> Corrections | None:
