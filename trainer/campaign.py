@@ -2,6 +2,7 @@
 
 Most of the time goes to a policy for each level: one run per core at a time, in slices,
 until the level is solved. The time that a solved level leaves goes to the other levels.
+A search then corrects the policies where they die (tuning/corrections.py).
 Then one network for all levels learns from these policies. At the end all policies are
 played, and two tables show the clear rate of each level.
 

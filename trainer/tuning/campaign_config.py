@@ -91,12 +91,14 @@ class CampaignConfig:
 
     def seconds_of_levels(self, levels: int) -> float:
         """Seconds for the training of this many single levels."""
-        both = self.max_seconds * (1.0 - self.merge_share * (levels > 1))
-        return both * (1.0 - self.correct_share)
+        return self._before_merge(levels) * (1.0 - self.correct_share)
 
     def seconds_to_correct(self, levels: int) -> float:
-        """Seconds for the corrections of this many single levels, of all cores."""
-        return self.seconds_of_levels(levels) * (1.0 / (1.0 - self.correct_share) - 1.0)
+        """Seconds for the corrections of this many single levels."""
+        return self._before_merge(levels) * self.correct_share
+
+    def _before_merge(self, levels: int) -> float:
+        return self.max_seconds * (1.0 - self.merge_share * (levels > 1))
 
 
 def command_of(config: CampaignConfig, flags: Sequence[str]) -> str:
