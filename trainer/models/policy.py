@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from mario_envpool import rom
 from trainer.config import shown
@@ -34,7 +36,7 @@ from trainer.models.released import (
 _logger = logging.getLogger(__name__)
 
 # Parameters of the layer that outputs an ActorCritic's logits, unless it is noisy.
-_LAST_LAYER = ("head.policy.weight", "head.policy.bias")
+LAST_LAYER = ("head.policy.weight", "head.policy.bias")
 
 
 class Policy(NamedTuple):
@@ -171,18 +173,32 @@ def save_policy(
     except ValueError as error:
         raise ValueError(f"{source} is damaged: {error}") from error
     public = shown.settings(stored.env, ("env",)) | {"rom_path": "", "reward_fn": ""}
-    weights = dict(stored.weights)
-    if temperature != 1.0:
-        if not weights.keys() >= set(_LAST_LAYER):
-            raise ValueError(
-                f"{source}: a temperature needs an ActorCritic without noisy heads; "
-                "leave the temperature out"
-            )
-        for name in _LAST_LAYER:
-            weights[name] = weights[name] / temperature
+    try:
+        weights = with_temperature(stored.weights, temperature)
+    except ValueError as error:
+        raise ValueError(f"{source}: {error}") from None
     *_, rom_sha1 = _game_of(env)
     stored = stored._replace(env=public, rom_sha1=rom_sha1, weights=weights)
     write_policy(path, stored, bits=bits)
+
+
+def with_temperature(
+    weights: Mapping[str, Tensor], temperature: float
+) -> dict[str, Tensor]:
+    """Weights of a network, with its logits divided by a temperature.
+
+    Raises:
+        ValueError: the network's last layer is unknown, and the temperature is not 1.
+    """
+    if temperature == 1.0:
+        return dict(weights)
+    if not weights.keys() >= set(LAST_LAYER):
+        raise ValueError(
+            "a temperature needs an ActorCritic without noisy heads; leave the "
+            "temperature out"
+        )
+    scaled = {name: weights[name] / temperature for name in LAST_LAYER}
+    return dict(weights) | scaled
 
 
 def _read_checkpoint(path: Path, device: torch.device, ema: bool) -> PolicyFile:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import copy
 import tempfile
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -34,7 +34,7 @@ from torch import Tensor
 
 from trainer.envs.pool import SEED_STRIDE, make_pool
 from trainer.models.actor_critic import ActorCritic
-from trainer.models.policy import Policy, load_policy
+from trainer.models.policy import LAST_LAYER, Policy, load_policy, with_temperature
 from trainer.models.released import PolicyFile, read_policy, write_policy
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
@@ -58,8 +58,6 @@ _ALIKE = 0.03
 # Gradient steps for a level, rows of one, how many of them are corrections, and the
 # first learning rate, which falls to 0.
 _STEPS, _ROWS, _CORRECTED, _RATE = 1500, 256, 32, 1e-3
-# Parameters of the layer that outputs the logits.
-_LAST_LAYER = ("head.policy.weight", "head.policy.bias")
 
 _Images = npt.NDArray[np.uint8]
 
@@ -161,7 +159,7 @@ def _open(path: Path, seed: int, model: str) -> Corrections | None:
         policy.env.obs == "tiles"  # pictures would need gigabytes
         and isinstance(network, ActorCritic)
         and not network.state_size
-        and stored.weights.keys() >= set(_LAST_LAYER)
+        and stored.weights.keys() >= set(LAST_LAYER)
     ):
         return Corrections(policy, stored, seed)
     return None
@@ -256,32 +254,32 @@ class Corrections:
         """Plays the same number of episodes in each environment."""
         self._policy.model.eval()
         generator = torch.Generator().manual_seed(seed)
-        ids, longest = pool.all_env_ids, _BEFORE[-1]
+        ids = pool.all_env_ids
         left = np.full(_ENVS, _EPISODES // _ENVS)
         steps: list[list[Any]] = [[] for _ in ids]
+        snapshots: list[deque[_Images]] = [deque(maxlen=_BEFORE[-1]) for _ in ids]
         episodes = []
         obs, _ = pool.reset()
         while left.any():
             actions, probs = self._act(obs, generator)
-            saved = pool.snapshot(ids)
-            for env, row in enumerate(zip(obs, probs, saved, strict=True)):
-                steps[env].append(row)
-                if len(steps[env]) > longest:  # an older snapshot is not needed
-                    steps[env][-longest - 1] = (*steps[env][-longest - 1][:2], None)
+            for env, saved in enumerate(pool.snapshot(ids)):
+                steps[env].append((obs[env], probs[env]))
+                snapshots[env].append(saved)
             obs, _, terminated, truncated, info = pool.step(actions.astype(np.int32))
             for env in np.flatnonzero(terminated | truncated).tolist():
                 if left[env]:
                     left[env] -= 1
-                    images, odds, snapshots = zip(*steps[env], strict=True)
+                    images, odds = zip(*steps[env], strict=True)
                     episodes.append(
                         _Episode(
                             np.stack(images),
                             np.stack(odds),
-                            list(snapshots[-longest:]),
+                            list(snapshots[env]),
                             bool(info["flag_get"][env]),
                         )
                     )
                 steps[env] = []
+                snapshots[env].clear()
         return episodes
 
     def _correct(
@@ -399,6 +397,5 @@ class Corrections:
         """Writes the policy, with its logits divided by a temperature."""
         now = self._policy.model.state_dict()
         weights = {name: now[name].clone() for name in self._stored.weights}
-        for name in _LAST_LAYER:
-            weights[name] /= temperature
+        weights = with_temperature(weights, temperature)
         write_policy(path, self._stored._replace(weights=weights), bits=bits)

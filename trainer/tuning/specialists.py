@@ -15,7 +15,6 @@ from typing import Any
 import torch
 
 from trainer.config.learning import LearnerConfig, Muon, linear
-from trainer.config.options import MAX_SEED
 from trainer.config.plain import from_dict
 from trainer.config.schema import RunConfig
 from trainer.evaluation.protocol import evaluate_checkpoint
@@ -41,11 +40,6 @@ _POINTS = 10
 _RESTARTS = (0.5, 0.15)
 # Schedules have ended if less than this share of their steps is left.
 _LEFT = 0.25
-# Between the seeds of the attempts of a level. Campaigns have small seeds.
-_SEED_STRIDE = 1_000_003
-# Every second attempt imitates demonstrations more: the same seeds clear 7-4 more often
-# with it, and levels in water less often.
-_MORE_IMITATION = 3.0
 # Temperatures of policies; checkpoints are compared at the first one.
 TEMPERATURES = (0.5, 1.0, 0.25)
 # The policy is chosen from this many of the newest checkpoints and best.pt.
@@ -73,14 +67,6 @@ class Slice:
     before_the_end: float = _BEFORE_THE_END
     finish: float = 0.0
     restarts: bool = False
-
-
-def attempt_of(config: RunConfig, attempt: int) -> RunConfig:
-    """The run of an attempt at a level, from that of the first one."""
-    learner, seed = config.learner, config.seed + attempt * _SEED_STRIDE
-    if attempt % 2:
-        learner = replace(learner, imitation=_MORE_IMITATION * learner.imitation)
-    return replace(config, seed=seed % (MAX_SEED + 1), learner=learner)
 
 
 def train(
