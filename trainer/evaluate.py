@@ -100,6 +100,10 @@ class EvaluateConfig:
     policies, such as released:all, plays each level with its own; --episodes is the
     number of attempts."""
 
+    pause_for_rng: bool = False
+    """With --whole-game: pause the game before each level and life until its random
+    numbers are those of the level's own task, which the policies know."""
+
     episodes: int = 100
     """Exact number of sampled episodes per level."""
 
@@ -174,15 +178,27 @@ def _replay(config: EvaluateConfig) -> None:
 def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
     """Plays levels, a task without levels, or whole games."""
     options = dict(vars(config))
-    for name in ("checkpoint", "json", "out", "pictures", "whole_game"):
+    for name in (
+        "checkpoint",
+        "json",
+        "out",
+        "pictures",
+        "whole_game",
+        "pause_for_rng",
+    ):
         del options[name]
     if config.stall_steps is None:
         del options["stall_steps"]
     if not config.whole_game:
+        if config.pause_for_rng:
+            raise ValueError(
+                "--pause-for-rng pauses between levels: it needs --whole-game"
+            )
         with progress() as on_progress:
             return evaluate_checkpoint(
                 config.checkpoint, **options, on_progress=on_progress
             )
+    options["pause_for_rng"] = config.pause_for_rng
     if config.levels:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.reward_fn:

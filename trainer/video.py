@@ -92,6 +92,11 @@ class VideoConfig:
     levels. A folder of policies, such as released:all, plays each level with its
     own."""
 
+    pause_for_rng: bool = False
+    """With --whole-game: pause the game before each level and life until its random
+    numbers are those of the level's own task, which the policies know. The video shows
+    a second of each pause."""
+
     grid: bool = False
     """Show all levels at once in a grid, instead of one after the other."""
 
@@ -148,6 +153,8 @@ def film(config: VideoConfig) -> Path:
         )
     if config.whole_game and (config.grid or config.levels):
         raise ValueError("a whole game plays all levels: leave out --levels and --grid")
+    if config.pause_for_rng and not config.whole_game:
+        raise ValueError("--pause-for-rng pauses between levels: it needs --whole-game")
     if config.out is not None:
         check_suffix(config.out)
     gif = config.out is not None and config.out.suffix.lower() == ".gif"
@@ -158,6 +165,7 @@ def film(config: VideoConfig) -> Path:
             playing_device(config.device),
             ema=config.ema,
             model=config.model,
+            pause_for_rng=config.pause_for_rng,
         )
         camera = Camera(scale=config.scale or 2, every=every, overlay=config.overlay)
         shots = _whole_games(config, policies, camera)
@@ -245,7 +253,7 @@ def _whole_games(
 ) -> Iterator[Picture]:
     """Pictures of attempts at the whole game; prints a line about each."""
     seed = first_seed(config.seed)
-    game = whole_game(policies.env, seed)
+    game = whole_game(policies, seed)
     player = GamePlayer(policies, seed=seed, argmax=config.argmax)
     for _ in range(config.episodes):
         caption = trained(policies.steps)

@@ -133,6 +133,10 @@ def check(config: WatchConfig) -> None:
             "--whole-game plays all levels: leave out --level",
         ),
         (
+            config.pause_for_rng and not config.whole_game,
+            "--pause-for-rng pauses between levels: it needs --whole-game",
+        ),
+        (
             config.display == "none" and not (config.record and config.episodes),
             "--display none only records: also give --record FILE and --episodes N",
         ),

@@ -81,6 +81,11 @@ namespace mario {
     "a step ends early where a wait was skipped, so that no button is held "  \
     "into the next level or life; false: the rest of its frames follow, as "  \
     "in gym-super-mario-bros")                                                \
+  X(bool, pause_for_rng, false,                                               \
+    "in the whole game with cut_waits=False: press Start before each level "  \
+    "and life and pause until the game's random numbers are those of the "    \
+    "level's own task, then wait 0 to noop_max idle frames, as that task "    \
+    "does; a pause takes up to nine minutes of the game's time")              \
   X(bool, episodic_life, false,                                               \
     "in the whole game, losing a life terminates the episode, and the next "  \
     "reset continues the game (an episode of one level always ends with the " \

@@ -163,7 +163,7 @@ void Env::ResetToStage(int stage, Scratch& scratch) {
 bool Env::ContinueGame(Scratch& scratch) {
   outcome_ = pool::Outcome{};
   episode_.continues = 0;
-  game_.SkipWaits(/*whole_game=*/true, shared_->config().cut_waits);
+  SkipWaits();
   if (game_.ram_view().game_over()) return false;
   BeginEpisode();
   RedrawAndObserve(DrawnFrames{}, scratch);
@@ -256,7 +256,19 @@ pool::Outcome Env::Step(int32_t action, pool::Scratch& lent) {
 }
 
 void Env::SkipWaits() {
-  game_.SkipWaits(shared_->whole_game(), shared_->config().cut_waits);
+  const Config& config = shared_->config();
+  if (!config.pause_for_rng) {
+    game_.SkipWaits(shared_->whole_game(), config.cut_waits);
+    return;
+  }
+  const auto bits = [this](RamView view) {
+    return shared_->RandomBitsOf(view, env_id_);
+  };
+  if (!game_.PlayWaitsAndPause(bits)) return;
+  for (int left = ChooseNoops(); left > 0 && game_.ram_view().in_control();
+       --left) {
+    game_.RunFrame(0, nullptr);
+  }
 }
 
 // Returns whether the info is now of the frame after a wait, which ends the

@@ -22,8 +22,7 @@ namespace {
 
 constexpr int kMaxStack = 16;
 constexpr int kMaxNoops = 1000;
-// The game's random numbers repeat after one more frame.
-constexpr int kMaxRngFrames = 32766;
+constexpr int kMaxRngFrames = ram::kRandomPeriod - 1;
 // Larger than any useful weight, and small enough that no reward overflows a
 // float.
 constexpr double kMaxWeight = 1e9;
@@ -269,6 +268,11 @@ EnvShared::EnvShared(Config config,
         "CHR bank");
   }
   ChooseStages();
+  if (config_.pause_for_rng &&
+      (!whole_game_ || config_.cut_waits || config_.timing != "console")) {
+    Refuse("pause_for_rng", "True",
+           "it needs the whole game, cut_waits=False and timing=console");
+  }
   sticky_threshold_ = static_cast<uint64_t>(
       std::llround(config_.repeat_action_probability * kChanceOne));
   const size_t count = stages_.empty() ? 1 : stages_.size();
@@ -311,6 +315,25 @@ const StartPoint& EnvShared::start(int index, int env_id) const {
   return lazy.point;
 }
 
+uint64_t EnvShared::RandomBitsOf(RamView view, int env_id) const {
+  // Glitches lead to others.
+  if (view.world() > Target::Worlds(config_.lost_levels) ||
+      view.stage() > Target::kStages) {
+    return 0;
+  }
+  const auto target =
+      Target::Of(view.world(), view.stage(), config_.lost_levels);
+  const std::lock_guard lock(random_bits_mutex_);
+  uint64_t& bits = random_bits_[{target.world, target.stage}];
+  if (bits == 0) {
+    Game game(cartridge_, timing_, engine_, env_id, /*remember_two=*/false);
+    game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram),
+                   /*cut_waits=*/true);
+    bits = game.random_bits();
+  }
+  return bits;
+}
+
 StartPoint EnvShared::MakeStart(int index, int env_id) const {
   Game game(cartridge_, timing_, engine_, env_id, /*remember_two=*/true);
   std::optional<Target> target;
@@ -319,6 +342,9 @@ StartPoint EnvShared::MakeStart(int index, int env_id) const {
   game.set_movie(&point.movie);
   game.StartGame(target, static_cast<uint8_t>(config_.power_on_ram),
                  config_.cut_waits);
+  if (config_.pause_for_rng) {
+    game.PauseUntil(RandomBitsOf(game.ram_view(), env_id));
+  }
   point.state = game.console().state();
   for (int age = 0; age < 2; ++age) point.records[age] = game.record(age);
   point.observation.emplace(observation_);

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -81,6 +82,9 @@ class EnvShared final : public pool::Task,
   /// game is played up to this point once, by the first environment that asks
   /// for it.
   const StartPoint& start(int index, int env_id) const;
+  /// Game::random_bits where the task of a stage alone begins; 0 if there is no
+  /// such stage. The world and the stage are those of `view`.
+  uint64_t RandomBitsOf(RamView view, int env_id) const;
 
  private:
   void ChooseStages();
@@ -104,6 +108,8 @@ class EnvShared final : public pool::Task,
     StartPoint point;
   };
   mutable std::vector<std::unique_ptr<LazyStart>> starts_;
+  mutable std::mutex random_bits_mutex_;
+  mutable std::map<std::pair<int, int>, uint64_t> random_bits_;
 };
 
 }  // namespace mario

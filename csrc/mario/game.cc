@@ -2,6 +2,7 @@
 // 7.4.0, but with a bound on every loop.
 #include "mario/game.h"
 
+#include <array>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -21,6 +22,17 @@ constexpr int kPowerOnFrames = 1;
 std::string WorldName(int world) {
   if (world < 10) return std::to_string(world);
   return std::string(1, static_cast<char>('A' + world - 10));
+}
+
+// The frames after which Start, pressed again, ends a pause.
+constexpr int kShortestPause = 45;
+
+// In every frame the game shifts its register of random bits to the right, and
+// the exclusive or of two of its bits into its other end.
+uint64_t NextRandomBits(uint64_t bits) {
+  constexpr int kBits = 8 * ram::kRandomBytes;
+  const uint64_t next = (bits >> (kBits - 7) ^ bits >> (kBits - 15)) & 1;
+  return bits >> 1 | next << (kBits - 1);
 }
 
 }  // namespace
@@ -154,16 +166,75 @@ void Game::Recall(nes::Console* console) {
   since_record_ = 0;
 }
 
-// Runs a wait at its full length.
-void Game::PlayWaits() {
+bool Game::IsWaiting() const {
+  const RamView view = ram_view();
+  return view.busy() || view.dying() || view.dead() || view.world_over();
+}
+
+// Runs a wait at its full length. After a castle the game seems not to wait for
+// one frame, before it loads the level; `to_start` counts it as part of the
+// wait.
+void Game::PlayWaits(bool to_start) {
   Loop loop(this, "a wait between areas or lives", kPlayLimitFrames);
-  const auto waits = [this] {
-    const RamView view = ram_view();
-    return view.busy() || view.dying() || view.dead() || view.world_over();
+  const auto loads = [this] {
+    return console_.ram()[ram::kOperMode] == ram::kModePlaying &&
+           console_.ram()[ram::kOperModeTask] != ram::kTaskPlaying;
   };
   // After the last life the game returns to the title screen without any
   // button.
-  while (waits() && !ram_view().game_over()) loop.Frame(0);
+  while ((IsWaiting() || (to_start && loads())) && !ram_view().game_over()) {
+    loop.Frame(0);
+  }
+}
+
+bool Game::PlayWaitsAndPause(
+    const std::function<uint64_t(RamView)>& bits_of_start) {
+  if (!IsWaiting()) return false;
+  const auto place = [this] {
+    const RamView view = ram_view();
+    return std::array{view.world(), view.stage(), view.lives()};
+  };
+  const nes::State state = console_.state();
+  const auto place_before = place();
+  const uint64_t frames_before = frames_;
+  const size_t recorded = movie_ == nullptr ? 0 : movie_->size();
+  PlayWaits(/*to_start=*/true);
+  if (place() == place_before || !ram_view().in_control()) return false;
+  const int frames = FramesUntil(bits_of_start(ram_view()));
+  if (frames > 0) {
+    console_.set_state(state);
+    frames_ = frames_before;
+    if (movie_ != nullptr) movie_->resize(recorded);
+    Pause(frames);
+    PlayWaits(/*to_start=*/true);
+  }
+  return true;
+}
+
+void Game::PauseUntil(uint64_t bits) {
+  const int frames = FramesUntil(bits);
+  if (frames > 0) Pause(frames);
+}
+
+// The frames of a pause after which the random numbers are `bits`; 0 if they
+// are so now, or never.
+int Game::FramesUntil(uint64_t bits) const {
+  uint64_t now = random_bits();
+  int frames = 0;
+  while (now != bits) {
+    if (++frames > ram::kRandomPeriod) return 0;
+    now = NextRandomBits(now);
+  }
+  const bool too_short = 0 < frames && frames < kShortestPause;
+  return too_short ? frames + ram::kRandomPeriod : frames;
+}
+
+// In a pause the game counts nothing, but its random numbers go on. The frame
+// that presses Start again is not part of it.
+void Game::Pause(int frames) {
+  RunFrame(nes::kStart, nullptr);
+  for (int i = 1; i < frames; ++i) RunFrame(0, nullptr);
+  RunFrame(nes::kStart, nullptr);
 }
 
 void Game::SkipWaits(bool whole_game, bool cut_waits) {
@@ -190,20 +261,19 @@ void Game::SkipWaits(bool whole_game, bool cut_waits) {
   }
 }
 
-// In every frame the game shifts its register of random bits to the right, and
-// the exclusive or of two of its bits into its other end.
+uint64_t Game::random_bits() const {
+  uint64_t bits = 0;
+  for (int i = 0; i < ram::kRandomBytes; ++i) {
+    bits = bits << 8 | console_.ram()[ram::kRandomBits + i];
+  }
+  return bits;
+}
+
 void Game::AdvanceRandomNumbers(int frames) {
   if (frames == 0) return;
   uint8_t* const ram = console_.ram();
-  constexpr int kBits = 8 * ram::kRandomBytes;
-  uint64_t bits = 0;
-  for (int i = 0; i < ram::kRandomBytes; ++i) {
-    bits = bits << 8 | ram[ram::kRandomBits + i];
-  }
-  for (int i = 0; i < frames; ++i) {
-    const uint64_t next = (bits >> (kBits - 7) ^ bits >> (kBits - 15)) & 1;
-    bits = bits >> 1 | next << (kBits - 1);
-  }
+  uint64_t bits = random_bits();
+  for (int i = 0; i < frames; ++i) bits = NextRandomBits(bits);
   for (int i = ram::kRandomBytes; i-- > 0; bits >>= 8) {
     ram[ram::kRandomBits + i] = static_cast<uint8_t>(bits);
   }

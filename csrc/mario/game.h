@@ -5,6 +5,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <type_traits>
@@ -107,6 +108,15 @@ class Game {
   /// deaths, area changes and cut-scenes. `whole_game`: also through the end of
   /// a world. `cut_waits`: writes to RAM to shorten most waits.
   void SkipWaits(bool whole_game, bool cut_waits);
+  /// Plays the waits at their full length. If a level or a life begins after
+  /// them, they are played again with a pause in which only the random numbers
+  /// go on, until it begins with those that `bits_of_start` names (see
+  /// random_bits; 0: no pause). Returns whether a level or a life has begun.
+  bool PlayWaitsAndPause(const std::function<uint64_t(RamView)>& bits_of_start);
+  /// Where the player has control: does the same for this frame.
+  void PauseUntil(uint64_t bits);
+  /// The game's register of random bits, which is never 0.
+  uint64_t random_bits() const;
   /// Sets random numbers and counters to those of so many frames later.
   void AdvanceRandomNumbers(int frames);
 
@@ -133,7 +143,10 @@ class Game {
   class Loop;
 
   void SkipEndOfWorld();
-  void PlayWaits();
+  bool IsWaiting() const;
+  void PlayWaits(bool to_start = false);
+  int FramesUntil(uint64_t bits) const;
+  void Pause(int frames);
   void Remember(uint8_t buttons) {
     if (remember_two_) newest_ ^= 1;
     FrameRecord& record = records_[newest_];

@@ -14,6 +14,8 @@ constexpr int kHammers = 9;
 constexpr int kFirstFireballSlot = 7;
 constexpr int kFirstMiscSlot = 13;
 constexpr int kRandomBytes = 7;
+// Frames after which the random numbers repeat.
+constexpr int kRandomPeriod = 32767;
 // In the program: what kIntervalCounter begins with, 20 or, in the European
 // revision, 17.
 constexpr uint16_t kIntervalReload = 0x8108;
@@ -29,6 +31,9 @@ constexpr uint8_t kStateDying = 0x0B;
 // Values of kOperMode.
 constexpr uint8_t kModePlaying = 1;
 constexpr uint8_t kModeWorldOver = 2;
+
+// A value of kOperModeTask in kModePlaying.
+constexpr uint8_t kTaskPlaying = 3;
 
 // Enemy types at the end of a stage.
 constexpr uint8_t kEnemyBowser = 0x2D;

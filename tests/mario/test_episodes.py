@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mario_envpool import _core
+from mario_envpool import _core, nes
 
 pytestmark = pytest.mark.rom
 
@@ -340,11 +340,53 @@ def test_a_step_that_ends_at_waits(make_env: Any, cut_waits: bool, kind: str) ->
 
 
 FRAME_COUNTER, INTERVAL, RANDOM = 0x09, 0x77F, slice(0x7A7, 0x7AE)
+LIVES = 0x75A
 
 
 def numbers(ram: np.ndarray) -> tuple[int, int, bytes]:
     """What a level knows of the time before it, besides Mario's state."""
     return int(ram[FRAME_COUNTER]), int(ram[INTERVAL]), ram[RANDOM].tobytes()
+
+
+GAME = {"cut_waits": False, "step_ends_at_waits": True, "action_set": "right_only"}
+
+
+@pytest.mark.parametrize("frames", [0, 5])
+def test_a_pause_brings_the_random_numbers_of_the_levels_own_task(
+    make_env: Any, load_rom: Any, frames: int
+) -> None:
+    """A life begins with them, by buttons alone: the game is still a movie."""
+    options = {"frame_skip": 6} | ({"noops": [frames]} if frames else {})
+    alone = make_env("SuperMarioBros-1-1-v0", **options)
+    alone.reset()
+    _, *own = numbers(alone.ram)
+    found = {}
+    for pause in (False, True):
+        env = make_env("SuperMarioBros-v0", pause_for_rng=pause, **GAME | options)
+        env.reset() if frames else env.reset_and_record()
+        steps = 0
+        while env.ram[LIVES] == 2:
+            env.step(1)
+            steps += 1
+        assert steps < 60
+        assert env.read()["info:x_pos"] == 40
+        found[pause] = numbers(env.ram)[1:]
+        if not frames:
+            console = nes.Console(load_rom("vanilla"))
+            console.step_many(env.movie)
+            np.testing.assert_array_equal(console.ram, env.ram)
+    assert found[True] == tuple(own)
+    assert found[False] != tuple(own)
+
+
+@pytest.mark.parametrize(
+    "options", [{"stages": ["1-1"]}, {"cut_waits": True}, {"timing": "nes_py"}]
+)
+def test_a_pause_needs_a_whole_game_without_cuts(
+    make_env: Any, options: dict[str, Any]
+) -> None:
+    with pytest.raises(ValueError, match="it needs the whole game"):
+        make_env("SuperMarioBros-v0", pause_for_rng=True, **GAME | options)
 
 
 # With timing=nes_py a frame ends while the game counts, so it is compared with none.

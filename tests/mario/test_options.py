@@ -53,6 +53,7 @@ CHANGES: dict[str, tuple[dict[str, Any], Any]] = {
     "hud": ({}, "mask"),
     "cut_waits": (WHOLE_GAME, False),
     "step_ends_at_waits": (WHOLE_GAME, True),
+    "pause_for_rng": ({**WHOLE_GAME, "cut_waits": False}, True),
     "episodic_life": (WHOLE_GAME, True),
     "reward_clip": ({}, True),
     "noop_max": ({}, 60),

@@ -29,6 +29,7 @@ from trainer.film.filmed_env import (
     GamePlayer,
     film_episode,
     game_config,
+    whole_game,
     whole_game_config,
 )
 from trainer.models import build_model, released
@@ -254,10 +255,10 @@ def test_a_pool_plays_what_a_film_plays(name):
 
 @pytest.mark.rom
 def test_the_threads_do_not_matter():
-    options = {"episodes": 3, "argmax": False, "noop_max": 3, "stall_steps": 60}
+    options = {"episodes": 3, "argmax": False, "noop_max": 3, "stall_steps": 30}
     results = []
     for threads in (1, 3):
-        game = load_level_policies("released:one")
+        game = load_level_policies("released:one", pause_for_rng=True)
         game = game._replace(env=replace(game.env, num_threads=threads))
         protocol = Protocol(CPU, torch.bfloat16, **options)
         results.append(evaluate_game(game, protocol))
@@ -331,6 +332,36 @@ def test_a_film_with_waits_is_a_movie_from_power_on():
     np.testing.assert_array_equal(console.screen(), step.frames[-1])
     with pytest.raises(ValueError, match="cut_waits=False and timing=console"):
         FilmedEnv(game_config(game.env), waits=True)
+
+
+@pytest.mark.rom
+def test_a_film_shows_a_second_of_a_pause():
+    game = load_level_policies("released:one", pause_for_rng=True)
+    env = whole_game(game, seed=1)
+    step, before = env.reset(), 0
+    while step.info["life"] == 2:
+        before = len(env._env.movie)
+        step = env.step(1)  # to the right, into the first enemy
+    added = len(env._env.movie) - before
+    assert added > 1000
+    # The death and the black screen take four to six seconds.
+    assert 60 < len(step.frames) < 500
+    console = nes.Console(rom.load("vanilla"))
+    *movie, last = env._env.movie
+    console.step_many(bytes(movie))
+    console.step(last)
+    np.testing.assert_array_equal(console.screen(), step.frames[-1])
+
+
+@pytest.mark.rom
+def test_attempts_with_pauses():
+    options = {"episodes": 2, "argmax": False, "noop_max": 2, "stall_steps": 40}
+    path, results = Path("released:one"), []
+    for pause in (True, False):
+        played = evaluate_whole_game(path, pause_for_rng=pause, device="cpu", **options)
+        assert played.about["pause_for_rng"] is pause
+        results.append(played.results)
+    assert results[0] != results[1]
 
 
 @pytest.mark.rom
@@ -448,6 +479,7 @@ def test_another_game_is_played_on_its_rom(tmp_path, capsys):
         ("--task SuperMarioBros-4-2-v0", "--levels chooses its levels"),
         ("--task SuperMarioBros2-v0 --levels 5-1", "there is no level '5-1'"),
         ("--task SuperMarioBros2-v0 --whole-game", "leave out --task"),
+        ("--pause-for-rng", "it needs --whole-game"),
     ):
         assert main(["--policy", "released:one", *flags.split()]) == 2
         assert message in capsys.readouterr().err

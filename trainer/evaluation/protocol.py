@@ -44,7 +44,6 @@ from trainer.evaluation.whole_game import (
 )
 from trainer.models.level_policies import (
     PAUSED_FRAMES,
-    POOL_OPTIONS,
     LevelPolicies,
     load_level_policies,
 )
@@ -296,7 +295,7 @@ def evaluate_game(policies: LevelPolicies, protocol: Protocol) -> GameResult:
         num_envs,
         count,
         attempts.observe,
-        **POOL_OPTIONS,
+        **policies.pool_options,
         **noops,
     )
     return game_result(
@@ -450,6 +449,7 @@ def evaluate_whole_game(
     *,
     repeat_action_probability: Sequence[float] = (0.0,),
     rng_frames_max: int | None = None,
+    pause_for_rng: bool = False,
     argmax: bool = True,
     ema: bool = True,
     model: str = "",
@@ -463,6 +463,7 @@ def evaluate_whole_game(
         path: what `load_level_policies` takes: one network, or a policy for each level.
         repeat_action_probability: probabilities of sticky actions, each evaluated once.
         rng_frames_max: the option of the environments; None: 0, a game as it begins.
+        pause_for_rng: as in `load_level_policies`.
         argmax: also play greedy actions.
         ema: play the averaged weights of a checkpoint that has them.
         model: network of the user, module:Class, that the file may name.
@@ -478,7 +479,13 @@ def evaluate_whole_game(
         ValueError: an argument is out of range, or as of `load_level_policies`; raised
             before any play.
     """
-    policies = load_level_policies(path, playing_device(device), ema=ema, model=model)
+    policies = load_level_policies(
+        path,
+        playing_device(device),
+        ema=ema,
+        model=model,
+        pause_for_rng=pause_for_rng,
+    )
     env = replace(policies.env, rng_frames_max=_rng_frames(rng_frames_max or 0))
     policies = policies._replace(env=env)
     ended = _Ended(policies.steps, on_progress)
@@ -494,6 +501,6 @@ def evaluate_whole_game(
         protocol.check(policies.env)
     ended.total = sum(protocol.share(len(policies.levels)) for protocol in protocols)
     about = _about(path, policies.env, protocols[0], policies.steps, one.averaged)
-    about |= {"policies": len(policies.policies)} | POOL_OPTIONS
+    about |= {"policies": len(policies.policies)} | policies.pool_options
     results = [evaluate_game(policies, protocol) for protocol in protocols]
     return GameEvaluation(about, results, ended.lines)

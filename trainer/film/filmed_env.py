@@ -33,6 +33,11 @@ HEIGHT, WIDTH = 240, 256
 # Lengths after the end: the fall or the flag, then a still picture.
 _AFTERMATH_FRAMES, _STILL_FRAMES = 100, 50
 
+# Pictures of a pause that a film shows; a policy that pauses for random numbers does so
+# for minutes.
+_SHOWN_OF_PAUSE = 60
+_PAUSE = _core.ram_addresses["PauseStatus"]
+
 # Keys of a pool's configuration that configure the pool and not the game.
 _OF_THE_POOL = {
     *("num_envs", "batch_size", "num_threads", "max_num_players", "base_path"),
@@ -186,15 +191,21 @@ class FilmedEnv:
             return frames
         buttons = self._env.movie[self._shown :]
         self._shown += len(buttons)
-        shown = np.empty((len(buttons), HEIGHT, WIDTH, 3), np.uint8)
-        for picture, byte in zip(shown, buttons, strict=True):
+        shown, paused = [], 0
+        for byte in buttons:
             self._twin.step(byte)
-            picture[:] = self._twin.screen()
-        return shown
+            paused = (paused + 1) * (int(self._twin.ram[_PAUSE]) & 1)
+            if paused <= _SHOWN_OF_PAUSE:
+                shown.append(self._twin.screen())
+        return np.array(shown or [self._twin.screen()])
 
     def snapshot(self) -> bytes:
         """The exact state, for `restore`."""
         return self._env.snapshot()
+
+    def save_console(self) -> bytes:
+        """The console's state, as `nes.Console.save` returns it."""
+        return self._env.save_console()
 
     def restore(self, snapshot: bytes) -> Step:
         """Restores a snapshot; steps count from there.
@@ -261,9 +272,9 @@ def _info(fields: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def whole_game(env: EnvConfig, seed: int) -> FilmedEnv:
+def whole_game(policies: LevelPolicies, seed: int) -> FilmedEnv:
     """A whole game on film, with its waits where it is a movie."""
-    config = whole_game_config(env)
+    config = whole_game_config(policies.env) | policies.pool_options
     return FilmedEnv(config, seed=seed, waits=config["timing"] == "console")
 
 

@@ -103,6 +103,11 @@ class PlayOptions:
     """Play the whole game from power-on with three lives. A folder of policies, such as
     released:all, plays each level with its own."""
 
+    pause_for_rng: bool = False
+    """With --whole-game: pause the game before each level and life until its random
+    numbers are those of the level's own task, which the policies know. The picture
+    shows a second of each pause."""
+
     argmax: bool = False
     """Take greedy (most probable) actions; otherwise actions are sampled, as in
     training."""
@@ -133,8 +138,12 @@ def game_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Epi
     """Attempts at the whole game without end, with the waits between levels."""
     assert options.checkpoint is not None
     path, device = options.checkpoint, playing_device(options.device)
-    first = load_level_policies(path, device, model=options.model)
-    game = whole_game(first.env, options.seed)
+    how: dict[str, Any] = {
+        "model": options.model,
+        "pause_for_rng": options.pause_for_rng,
+    }
+    first = load_level_policies(path, device, **how)
+    game = whole_game(first, options.seed)
 
     def episodes(policies: LevelPolicies) -> Episodes:
         for seed in count(options.seed):
@@ -142,7 +151,7 @@ def game_episodes(options: PlayOptions, recorder: Recorder | None = None) -> Epi
             start = _begin(game, recorder)
             yield film_episode(game, start, player, trained(policies.steps))
             if options.is_run and len(policies.policies) == 1:
-                policies = load_level_policies(path, device, model=options.model)
+                policies = load_level_policies(path, device, **how)
 
     return episodes(first)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +29,7 @@ PAUSED_FRAMES = 40_000
 
 #: Options of a pool or an environment that plays a whole game: nothing is written to
 #: the game's RAM, so that an attempt is a movie from power-on.
-POOL_OPTIONS = {"cut_waits": False, "step_ends_at_waits": True}
+POOL_OPTIONS: dict[str, Any] = {"cut_waits": False, "step_ends_at_waits": True}
 
 
 class LevelPolicies(NamedTuple):
@@ -43,6 +43,8 @@ class LevelPolicies(NamedTuple):
         actions: for each policy, the numbers of its actions among those of `env`.
         restarts: for each policy, whether a level begins like an episode: a memory is
             cleared. False for a policy that was trained on the whole game.
+        pool_options: options of the pool or environment beside `env`: `POOL_OPTIONS`
+            and pause_for_rng.
     """
 
     policies: list[Policy]
@@ -51,6 +53,7 @@ class LevelPolicies(NamedTuple):
     env: EnvConfig
     actions: list[npt.NDArray[np.int64]]
     restarts: npt.NDArray[np.bool_]
+    pool_options: dict[str, Any]
 
     @property
     def idle(self) -> int:
@@ -73,6 +76,7 @@ def load_level_policies(
     *,
     ema: bool = True,
     model: str = "",
+    pause_for_rng: bool = False,
 ) -> LevelPolicies:
     """Loads what plays a whole game.
 
@@ -83,6 +87,8 @@ def load_level_policies(
         device: device of the networks, or PyTorch's name of it.
         ema: use the averaged weights of a checkpoint that has them.
         model: a network of your own, module:Class, that a file may name.
+        pause_for_rng: pause before each level and life until the game's random numbers
+            are those of the level's own task.
 
     Raises:
         FileNotFoundError: there is no policy.
@@ -125,6 +131,7 @@ def load_level_policies(
             for policy in policies
         ],
         restarts=np.array([_plays_levels(policy.env) for policy in policies]),
+        pool_options=POOL_OPTIONS | {"pause_for_rng": pause_for_rng},
     )
 
 

@@ -6,7 +6,8 @@
                   another seed. The learning rates and the entropy bonus of the best
                   attempt fall to 0 at the end of the level's time.
     choice        plays the checkpoints of each level; the best becomes its policy.
-    correction    a search where a policy dies; it learns what is found (corrections.py)
+    correction    plays the whole game, for starts of its levels (game_starts.py), then
+                  searches where a policy dies, which learns from it (corrections.py).
     merge         one run over all levels, which learns from these policies
                   (learn/distil.py).
     temperature   plays the one network with several temperatures and takes the best.
@@ -31,6 +32,7 @@ from typing import Any
 from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
+from trainer.config.tasks import game_levels
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.process import Interrupted
@@ -48,7 +50,7 @@ from trainer.show.campaign import (
 )
 from trainer.show.dashboard import make_display
 from trainer.show.run_files import clear_rate_now
-from trainer.tuning import corrections, specialists
+from trainer.tuning import corrections, game_starts, specialists
 from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
@@ -77,8 +79,6 @@ _CHOICE_EPISODES = 40
 # are reserved for them.
 _ONE_EPISODES = 10
 _ONE_CHOICE_SECONDS = 1.0
-# Added to the share of episodes that a policy does not clear: its need of corrections.
-_NEED = 0.02
 # Bits of a number in large matrices. With 8 bits the clear rates of the levels'
 # policies did not change, and the one network cleared 5 % fewer starts with greedy
 # actions.
@@ -360,14 +360,22 @@ class Campaign:
 
     def _correct(self) -> None:
         """Corrects the policy of each level, within the time of the levels."""
-        config, levels = self.config, self._teachers()
-        needs = [1.0 - (self.levels[name].chosen or 0.0) + _NEED for name in levels]
-        seconds = config.seconds_to_correct(len(self.levels)) * self._jobs / sum(needs)
+        config, starts = self.config, self.folder / "starts"
+        chosen = {name: self.levels[name].chosen or 0.0 for name in self._teachers()}
+        passed: dict[str, float] = {}
+        if config.correct_share and set(game_levels(config.task)) <= set(chosen):
+            folder = self.folder / POLICIES
+            task = ("whole game", game_starts.collect, folder, starts, config.seed)
+            for _, passed in self._do([task], "playing the whole game"):
+                rate = sum(passed.values()) / len(chosen)
+                self._board.log(f"levels passed in the whole game: {rate:.0%}")
+        shares = corrections.shares_of_time(chosen, passed)
+        seconds = config.seconds_to_correct(len(self.levels)) * self._jobs
         how = (_CHOICE_EPISODES, config.seed, _LEVEL_BITS)
         tasks = [
-            (n, corrections.correct, self.policy(n), n, need * seconds, *how,
-             self._model(n))
-            for n, need in zip(levels, needs, strict=True) if config.correct_share
+            (n, corrections.correct, self.policy(n), n, share * seconds, *how,
+             self._model(n), starts if passed else None)
+            for n, share in shares.items() if config.correct_share
         ]  # fmt: skip
         done = [found for _, found in self._do(tasks, "correcting policies") if found]
         if done:

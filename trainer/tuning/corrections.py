@@ -38,6 +38,7 @@ from trainer.models.policy import LAST_LAYER, Policy, load_policy, with_temperat
 from trainer.models.released import PolicyFile, read_policy, write_policy
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
+from trainer.tuning import game_starts
 from trainer.tuning.specialists import TEMPERATURES, rates_of
 
 # Environments, and episodes of a level before each search.
@@ -52,6 +53,8 @@ _RANDOM, _HELD, _LONG = 16, 8, 500
 # Rounds of tries, one in each environment, after a play; plays before the policy
 # learns.
 _TRIES, _PLAYS = 6, 10
+# Added to the share of episodes that a policy does not clear: its need of corrections.
+_NEED = 0.02
 # Observations look alike if their features differ by less than this share of the mean
 # norm. Where they differed by 0.02 or less, networks did not learn two actions.
 _ALIKE = 0.03
@@ -107,6 +110,22 @@ class _Rows(NamedTuple):
         return float(distance.min())
 
 
+def shares_of_time(
+    chosen: Mapping[str, float], passed: Mapping[str, float]
+) -> dict[str, float]:
+    """Shares of levels in the time for corrections, by what they do not clear.
+
+    Args:
+        chosen: for each level, the clear rate of its policy.
+        passed: for levels of the whole game, how often they are passed there.
+    """
+    needs = {
+        level: 1.0 - (rate + passed.get(level, rate)) / 2 + _NEED
+        for level, rate in chosen.items()
+    }
+    return {level: need / sum(needs.values()) for level, need in needs.items()}
+
+
 def correct(
     path: Path,
     level: str,
@@ -115,10 +134,12 @@ def correct(
     seed: int,
     bits: int,
     model: str = "",
+    starts: Path | None = None,
 ) -> dict[str, Any]:
     """Corrects the policy of a level; its file changes only if it plays better.
 
-    `episodes` and `seed` are those of the plays that decide.
+    `episodes` and `seed` are those of the plays that decide. `starts` is a folder of
+    `game_starts.collect`: half of the episodes begin there, and count.
 
     Returns:
         Means of the clear rates of sampled and greedy actions, `before` and `now`; {}
@@ -126,12 +147,17 @@ def correct(
         `ActorCritic`: it is not corrected.
     """
     until = time.monotonic() + seconds
-    corrections = _open(path, seed, model)
+    in_game = game_starts.read(starts, level) if starts else []
+    corrections = _open(path, seed, model, in_game)
     if corrections is None:
         return {}
 
     def play(path: Path) -> tuple[float, float]:
-        return rates_of(path, level, episodes, seed, model, argmax=True)
+        both, sampled = rates_of(path, level, episodes, seed, model, argmax=True)
+        if not in_game:
+            return both, sampled
+        rate = game_starts.clear_rate(path, level, in_game, seed, model)
+        return (both + rate) / 2, (sampled + rate) / 2
 
     best = first = play(path)
     # Half of the time that is left to search, the other half to learn and play.
@@ -150,7 +176,9 @@ def correct(
     return {"before": first[0], "now": best[0]}
 
 
-def _open(path: Path, seed: int, model: str) -> Corrections | None:
+def _open(
+    path: Path, seed: int, model: str, starts: Sequence[bytes] = ()
+) -> Corrections | None:
     """The policy of a file, or None if it cannot be corrected."""
     policy = load_policy(path, model=model)
     stored = read_policy(path, torch.device("cpu"))
@@ -161,17 +189,23 @@ def _open(path: Path, seed: int, model: str) -> Corrections | None:
         and not network.state_size
         and stored.weights.keys() >= set(LAST_LAYER)
     ):
-        return Corrections(policy, stored, seed)
+        return Corrections(policy, stored, seed, starts)
     return None
 
 
 class Corrections:
     """A policy that is corrected."""
 
-    def __init__(self, policy: Policy, stored: PolicyFile, seed: int) -> None:
-        """Takes a policy on a CPU, and its file's content."""
+    def __init__(
+        self,
+        policy: Policy,
+        stored: PolicyFile,
+        seed: int,
+        starts: Sequence[bytes] = (),
+    ) -> None:
+        """Takes a policy on a CPU, its file's content, and starts of its level."""
         assert isinstance(policy.model, ActorCritic)
-        self._policy, self._stored = policy, stored
+        self._policy, self._stored, self._starts = policy, stored, starts
         # The encoder that says what looks alike does not learn.
         self._encoder = copy.deepcopy(policy.model.encoder)
         self._first_seed = seed * SEED_STRIDE
@@ -201,6 +235,7 @@ class Corrections:
             # same ones in each play, to compare.
             seed = self._first_seed + self._learned * _ENVS
             with closing(make_pool(env, seed=seed)) as pool:
+                game_starts.begin_there(pool, self._starts, 0.5)
                 episodes = self._play(pool, seed)
                 died = sum(not episode.cleared for episode in episodes)
                 if died + unproven > fewest:
