@@ -178,19 +178,13 @@ def _replay(config: EvaluateConfig) -> None:
 def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
     """Plays levels, a task without levels, or whole games."""
     options = dict(vars(config))
-    for name in (
-        "checkpoint",
-        "json",
-        "out",
-        "pictures",
-        "whole_game",
-        "pause_for_rng",
-    ):
+    for name in ("checkpoint", "json", "out", "pictures", "whole_game"):
         del options[name]
+    pause = options.pop("pause_for_rng")
     if config.stall_steps is None:
         del options["stall_steps"]
     if not config.whole_game:
-        if config.pause_for_rng:
+        if pause:
             raise ValueError(
                 "--pause-for-rng pauses between levels: it needs --whole-game"
             )
@@ -198,7 +192,6 @@ def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
             return evaluate_checkpoint(
                 config.checkpoint, **options, on_progress=on_progress
             )
-    options["pause_for_rng"] = config.pause_for_rng
     if config.levels:
         raise ValueError("--whole-game plays all levels: leave out --levels")
     if config.reward_fn:
@@ -210,7 +203,7 @@ def _play(config: EvaluateConfig) -> Evaluation | GameEvaluation:
     del options["levels"], options["reward_fn"], options["task"]
     with progress("attempts") as on_progress:
         return evaluate_whole_game(
-            config.checkpoint, **options, on_progress=on_progress
+            config.checkpoint, pause_for_rng=pause, **options, on_progress=on_progress
         )
 
 

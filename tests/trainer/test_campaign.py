@@ -482,6 +482,32 @@ def test_good_policies_leave_the_time_for_corrections(make, clock, monkeypatch):
     assert others[0] == others[1]
 
 
+def test_a_campaign_of_all_levels_plays_the_game_within_this_time(
+    make, clock, monkeypatch, tmp_path
+):
+    played = []
+
+    def collect(self, name, policies, starts, seed, model):
+        played.append((name, policies, starts))
+        clock.now += 20
+        return {"1-1": 1.0, "1-2": 0.0}
+
+    def correct(self, name, path, levels, seconds, *rest):
+        trainer.corrected.append((levels, seconds, rest[-1]))
+
+    monkeypatch.setattr(Inline, "collect", collect, raising=False)
+    monkeypatch.setattr(Inline, "correct", correct)
+    monkeypatch.setattr(module, "game_levels", lambda task: tuple(LEVELS[:2]))
+    trainer = Trainer(clock)
+    make(trainer, correct_share=0.1).run()
+    starts = tmp_path / "starts"
+    assert played == [("whole game", tmp_path / "policies", starts)]
+    assert sum(seconds for _, seconds, _ in trainer.corrected) == pytest.approx(40)
+    assert {folder for *_, folder in trainer.corrected} == {starts}
+    by_level = {level: seconds for level, seconds, _ in trainer.corrected}
+    assert by_level["1-1"] < by_level[LEVELS[2]] < by_level["1-2"]
+
+
 def test_a_damaged_state_is_one_line(make, clock, tmp_path):
     for content in ("{", "{}", '{"seconds": 1, "phase": "merge"}'):
         (tmp_path / "state.json").write_text(content)

@@ -362,19 +362,20 @@ class Campaign:
         """Corrects the policy of each level, within the time of the levels."""
         config, starts = self.config, self.folder / "starts"
         chosen = {name: self.levels[name].chosen or 0.0 for name in self._teachers()}
+        until = self.elapsed() + config.seconds_to_correct(len(self.levels))
         passed: dict[str, float] = {}
         if config.correct_share and set(game_levels(config.task)) <= set(chosen):
-            folder = self.folder / POLICIES
-            task = ("whole game", game_starts.collect, folder, starts, config.seed)
+            how = (self.folder / POLICIES, starts, config.seed, self._model("1-1"))
+            task = ("whole game", game_starts.collect, *how)
             for _, passed in self._do([task], "playing the whole game"):
                 rate = sum(passed.values()) / len(chosen)
-                self._board.log(f"levels passed in the whole game: {rate:.0%}")
+                self._board.log(f"the levels in the whole game: {rate:.0%} passed")
         shares = corrections.shares_of_time(chosen, passed)
-        seconds = config.seconds_to_correct(len(self.levels)) * self._jobs
-        how = (_CHOICE_EPISODES, config.seed, _LEVEL_BITS)
+        seconds = (until - self.elapsed()) * self._jobs
         tasks = [
-            (n, corrections.correct, self.policy(n), n, share * seconds, *how,
-             self._model(n), starts if passed else None)
+            (n, corrections.correct, self.policy(n), n, share * seconds,
+             _CHOICE_EPISODES, config.seed, _LEVEL_BITS, self._model(n),
+             starts if passed else None)
             for n, share in shares.items() if config.correct_share
         ]  # fmt: skip
         done = [found for _, found in self._do(tasks, "correcting policies") if found]

@@ -54,9 +54,12 @@ def collect(folder: Path, to: Path, seed: int, model: str = "") -> dict[str, flo
 
     Returns:
         For each level, the share of its plays that passed it. The last one may be a
-        level that none passed; later ones have no starts.
+        level that none passed; later ones have no starts. {} if the policies see
+        pictures: they are not corrected.
     """
     policies = load_level_policies(folder, model=model, pause_for_rng=True)
+    if policies.env.obs != "tiles":
+        return {}
     env = replace(
         policies.env,
         num_envs=_ENVS, groups=1, num_threads=1, noop_max=_NOOP_MAX,
