@@ -408,9 +408,11 @@ def test_wrong_flags(capsys, command, flags, message):
 
 @pytest.mark.rom
 @pytest.mark.slow
-def test_a_recorded_attempt_becomes_a_movie(tmp_path, capsys):
+@pytest.mark.parametrize("pause", ["", " --pause-for-rng"])
+def test_a_recorded_attempt_becomes_a_movie(tmp_path, capsys, pause):
     record = tmp_path / "game.json"
     flags = f"--policy released:all --whole-game --record {record} --display none"
+    flags += pause
     assert watch([*flags.split(), "--episodes", "1"]) == 0
     capsys.readouterr()
     assert plan(["--replay", str(record), "--fm2"]) == 0

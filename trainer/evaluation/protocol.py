@@ -480,23 +480,15 @@ def evaluate_whole_game(
             before any play.
     """
     policies = load_level_policies(
-        path,
-        playing_device(device),
-        ema=ema,
-        model=model,
-        pause_for_rng=pause_for_rng,
+        path, playing_device(device), ema=ema, model=model, pause_for_rng=pause_for_rng
     )
     env = replace(policies.env, rng_frames_max=_rng_frames(rng_frames_max or 0))
     policies = policies._replace(env=env)
     ended = _Ended(policies.steps, on_progress)
     one = policies.policies[0]
-    protocols = _protocols(
-        one,
-        repeat_action_probability,
-        argmax,
-        on_episodes=ended,
-        **{"stall_steps": PAUSED_FRAMES // policies.env.frame_skip} | options,
-    )
+    steps = PAUSED_FRAMES // policies.env.frame_skip
+    how = {"on_episodes": ended, "stall_steps": steps} | options
+    protocols = _protocols(one, repeat_action_probability, argmax, **how)
     for protocol in protocols:
         protocol.check(policies.env)
     ended.total = sum(protocol.share(len(policies.levels)) for protocol in protocols)

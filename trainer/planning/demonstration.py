@@ -30,7 +30,8 @@ from trainer.planning import movies
 
 _FORMAT = "mario-envpool demonstration, version 1"
 
-# Options of an environment that change the game itself.
+# Options of an environment that change the game itself, and what older files have for
+# those that they lack.
 GAME_OPTIONS = {
     "rom": str,
     "lost_levels": bool,
@@ -38,7 +39,9 @@ GAME_OPTIONS = {
     "power_on_ram": int,
     "cut_waits": bool,
     "turbo_swim": int,
+    "pause_for_rng": bool,
 }
+_OLDER = {"turbo_swim": 0, "pause_for_rng": False}
 _GameOptions = make_dataclass("options", GAME_OPTIONS.items())
 
 # The task of any level: of the game, and of the Lost Levels.
@@ -142,8 +145,8 @@ def _read(content: dict[str, Any]) -> Demonstration:
     if not 0 < frames <= _MOST_FRAMES:
         raise ValueError(f"buttons are missing, or too many: {frames:,} frames")
     runs = (bytes([byte_of(text)]) * count for text, count in content["buttons"])
-    if isinstance(content.get("options"), dict):  # older files do not have it
-        content["options"].setdefault("turbo_swim", 0)
+    if isinstance(content.get("options"), dict):
+        content["options"] = _OLDER | content["options"]
     made = from_dict(Demonstration, content | {"buttons": b"".join(runs)})
     from_dict(_GameOptions, made.options)
     if made.level:
@@ -215,7 +218,7 @@ def from_movie(path: Path, rom_name: str = "") -> Demonstration:
     empty = Demonstration(
         GAMES[lost],
         "",
-        options | {"power_on_ram": 0, "cut_waits": False, "turbo_swim": 0},
+        options | {"power_on_ram": 0, "cut_waits": False} | _OLDER,
         hashlib.sha1(rom.load(name)).hexdigest(),
         start=POWER_ON,
     )
