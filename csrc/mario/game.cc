@@ -26,6 +26,8 @@ std::string WorldName(int world) {
 
 // The frames after which Start, pressed again, ends a pause.
 constexpr int kShortestPause = 45;
+// The most pauses that are tried in one wait.
+constexpr int kMostPauses = 4;
 
 // In every frame the game shifts its register of random bits to the right, and
 // the exclusive or of two of its bits into its other end.
@@ -200,8 +202,13 @@ bool Game::PlayWaitsAndPause(
   const size_t recorded = movie_ == nullptr ? 0 : movie_->size();
   PlayWaits(/*to_start=*/true);
   if (place() == place_before || !ram_view().in_control()) return false;
-  const int frames = FramesUntil(bits_of_start(ram_view()));
-  if (frames > 0) {
+  const uint64_t bits = bits_of_start(ram_view());
+  // In some revisions the wait after a death lasts longer with a pause.
+  int frames = 0;
+  for (int i = 0; i < kMostPauses; ++i) {
+    const int more = FramesUntil(bits);
+    if (more == 0) break;
+    frames = (frames + more) % ram::kRandomPeriod;
     console_.set_state(state);
     frames_ = frames_before;
     if (movie_ != nullptr) movie_->resize(recorded);
@@ -216,22 +223,22 @@ void Game::PauseUntil(uint64_t bits) {
   if (frames > 0) Pause(frames);
 }
 
-// The frames of a pause after which the random numbers are `bits`; 0 if they
-// are so now, or never.
+// The frames after which the random numbers are `bits`; 0 if they never are.
 int Game::FramesUntil(uint64_t bits) const {
   uint64_t now = random_bits();
   int frames = 0;
   while (now != bits) {
-    if (++frames > ram::kRandomPeriod) return 0;
+    if (++frames == ram::kRandomPeriod) return 0;
     now = NextRandomBits(now);
   }
-  const bool too_short = 0 < frames && frames < kShortestPause;
-  return too_short ? frames + ram::kRandomPeriod : frames;
+  return frames;
 }
 
 // In a pause the game counts nothing, but its random numbers go on. The frame
-// that presses Start again is not part of it.
+// that presses Start again is not part of it. A short pause lasts until the
+// random numbers repeat.
 void Game::Pause(int frames) {
+  if (frames < kShortestPause) frames += ram::kRandomPeriod;
   RunFrame(nes::kStart, nullptr);
   for (int i = 1; i < frames; ++i) RunFrame(0, nullptr);
   RunFrame(nes::kStart, nullptr);

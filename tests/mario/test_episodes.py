@@ -351,18 +351,23 @@ def numbers(ram: np.ndarray) -> tuple[int, int, bytes]:
 GAME = {"cut_waits": False, "step_ends_at_waits": True, "action_set": "right_only"}
 
 
-@pytest.mark.parametrize("frames", [0, 5])
+# In v3 the wait after a death lasts 15 frames longer with a pause.
+@pytest.mark.parametrize(
+    ("version", "name", "frames"),
+    [("v0", "vanilla", 0), ("v0", "vanilla", 5), ("v3", "rectangle", 0)],
+)
 def test_a_pause_brings_the_random_numbers_of_the_levels_own_task(
-    make_env: Any, load_rom: Any, frames: int
+    make_env: Any, load_rom: Any, version: str, name: str, frames: int
 ) -> None:
     """A life begins with them, by buttons alone: the game is still a movie."""
     options = {"frame_skip": 6} | ({"noops": [frames]} if frames else {})
-    alone = make_env("SuperMarioBros-1-1-v0", **options)
+    alone = make_env(f"SuperMarioBros-1-1-{version}", **options)
     alone.reset()
     _, *own = numbers(alone.ram)
     found = {}
     for pause in (False, True):
-        env = make_env("SuperMarioBros-v0", pause_for_rng=pause, **GAME | options)
+        options["pause_for_rng"] = pause
+        env = make_env(f"SuperMarioBros-{version}", **GAME | options)
         env.reset() if frames else env.reset_and_record()
         steps = 0
         while env.ram[LIVES] == 2:
@@ -372,7 +377,7 @@ def test_a_pause_brings_the_random_numbers_of_the_levels_own_task(
         assert env.read()["info:x_pos"] == 40
         found[pause] = numbers(env.ram)[1:]
         if not frames:
-            console = nes.Console(load_rom("vanilla"))
+            console = nes.Console(load_rom(name))
             console.step_many(env.movie)
             np.testing.assert_array_equal(console.ram, env.ram)
     assert found[True] == tuple(own)
