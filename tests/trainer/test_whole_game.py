@@ -408,16 +408,19 @@ def test_wrong_flags(capsys, command, flags, message):
 
 @pytest.mark.rom
 @pytest.mark.slow
-@pytest.mark.parametrize("pause", ["", " --pause-for-rng"])
-def test_a_recorded_attempt_becomes_a_movie(tmp_path, capsys, pause):
+@pytest.mark.parametrize(
+    ("policy", "pause"), [("all", ""), ("one", " --pause-for-rng")]
+)
+def test_a_recorded_attempt_becomes_a_movie(tmp_path, capsys, policy, pause):
     record = tmp_path / "game.json"
-    flags = f"--policy released:all --whole-game --record {record} --display none"
+    flags = f"--policy released:{policy} --whole-game --record {record} --display none"
     flags += pause
     assert watch([*flags.split(), "--episodes", "1"]) == 0
     capsys.readouterr()
     assert plan(["--replay", str(record), "--fm2"]) == 0
     assert "plays as recorded" in capsys.readouterr().out
-    assert plan(["--import", str(tmp_path / "game.fm2")]) in (0, 3)
+    if not pause:  # a quarter of a million frames, from several beginnings
+        assert plan(["--import", str(tmp_path / "game.fm2")]) in (0, 3)
 
 
 @pytest.mark.rom

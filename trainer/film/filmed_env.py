@@ -193,11 +193,13 @@ class FilmedEnv:
         self._shown += len(buttons)
         shown, paused = [], 0
         for byte in buttons:
-            self._twin.step(byte)
+            # A button may end the pause.
+            hidden = paused >= _SHOWN_OF_PAUSE and not byte
+            self._twin.step(byte, draw=not hidden)
             paused = (paused + 1) * (int(self._twin.ram[_PAUSE]) & 1)
-            if paused <= _SHOWN_OF_PAUSE:
+            if not hidden:
                 shown.append(self._twin.screen())
-        return np.array(shown or [self._twin.screen()])
+        return np.array(shown)
 
     def snapshot(self) -> bytes:
         """The exact state, for `restore`."""
