@@ -142,7 +142,8 @@ def correct(
     `game_starts.collect`: half of the episodes begin there, and count.
 
     Returns:
-        Means of the clear rates of sampled and greedy actions, `before` and `now`; {}
+        Means of the clear rates of sampled and greedy actions, `before` and `now`, with
+        `starts` the mean of these and of the clear rate from there; {}
         if the policy sees pictures, or its network has a memory, a noisy head, or is no
         `ActorCritic`: it is not corrected.
     """
