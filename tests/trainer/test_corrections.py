@@ -176,6 +176,30 @@ def test_only_a_better_policy_replaces_the_file(row, monkeypatch, better):
         assert not any("value" in name for name in changed)
 
 
+@pytest.mark.parametrize(("own", "kept"), [(0.75, False), (0.79, True)])
+def test_starts_of_the_game_do_not_cost_the_levels_own(
+    row, tmp_path, monkeypatch, own, kept
+):
+    """However much they gain."""
+    monkeypatch.setattr(module.game_starts, "read", lambda *_: [b"start"])
+    monkeypatch.setattr(module.game_starts, "begin_there", lambda *_: None)
+    before = row.path.read_bytes()
+
+    def changed(path):
+        return path.read_bytes() != before
+
+    monkeypatch.setattr(
+        module, "rates_of", lambda path, *_, **__: (own if changed(path) else 0.8,) * 2
+    )
+    monkeypatch.setattr(
+        module.game_starts, "clear_rate", lambda path, *_: 1.0 if changed(path) else 0.2
+    )
+    rates = correct(row.path, "1-1", 1.0, 40, 1, 8, starts=tmp_path)
+    assert rates["before"] == pytest.approx(0.5)
+    assert rates["now"] == pytest.approx((own + 1.0) / 2 if kept else 0.5)
+    assert changed(row.path) == kept
+
+
 def test_time_ends_a_search(row, monkeypatch):
     monkeypatch.setattr(module.time, "monotonic", iter(range(1000)).__next__)
     plays = []

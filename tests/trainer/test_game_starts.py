@@ -5,10 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from small_runs import make_config
 
 import mario_envpool
 from trainer.config.tasks import all_levels
 from trainer.models.released import FOLDER
+from trainer.session.training import open_run
 from trainer.tuning import game_starts
 from trainer.tuning.corrections import shares_of_time
 
@@ -74,6 +76,29 @@ def test_a_policy_is_played_from_these_starts(played):
     assert rate > 0.5
     assert rate == game_starts.clear_rate(path, "1-1", starts, seed=1)
     assert game_starts.read(Path(folder), "8-4") == []
+
+
+@pytest.mark.rom
+def test_a_run_of_many_levels_begins_episodes_there(played, tmp_path):
+    folder, _ = played
+    shutil.copy(folder / "1-1.npy", tmp_path)
+    shutil.copy(folder / "1-2.npy", tmp_path)
+    config = make_config(tmp_path, levels=("1-1", "1-2"), device="cpu")
+    assert game_starts.begin_in_game(config, tmp_path / "none") == config
+    config = game_starts.begin_in_game(config, tmp_path)
+    explorer = open_run(config).explorer
+    counts = [len(game_starts.read(folder, level)) for level in ("1-1", "1-2")]
+    stages, weights, snapshots = explorer._saved.offer(np.array([0.1, 0.2]))
+    assert np.bincount(stages).tolist() == counts
+    assert weights.sum() == pytest.approx(0.3)
+    assert len(snapshots) == sum(counts)
+    shutil.copy(folder / "1-1.npy", tmp_path / "other.npy")
+    with pytest.raises(ValueError, match=r"a state in other, but the run plays 1-1, "):
+        open_run(game_starts.begin_in_game(config, tmp_path))
+    np.save(tmp_path / "other.npy", np.zeros((2, 9), np.uint8))
+    (tmp_path / "other.npy").rename(tmp_path / "1-2.npy")
+    with pytest.raises(ValueError, match="state"):
+        open_run(game_starts.begin_in_game(config, tmp_path))
 
 
 def test_time_goes_to_what_is_not_cleared_in_either_game():

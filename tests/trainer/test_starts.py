@@ -25,6 +25,7 @@ from trainer.explore.explorer import (
     Starts,
     level_weights,
 )
+from trainer.explore.saved import SavedStates, read_saves
 from trainer.models import checkpoint
 from trainer.rollout.episodes import Episode
 from trainer.session import training
@@ -267,8 +268,45 @@ def test_the_files_of_starts_are_found_from_everywhere(tmp_path, monkeypatch):
     files = tmp_path / "a.state", tmp_path / "home" / "b.state"
     assert config.explore.state_files == tuple(map(str, files))
     assert with_starts(tmp_path, ["level"]).resolved().explore.state_files == ()
-    with pytest.raises(ValueError, match=r"starts must be level, .* or files .state"):
+    names = with_starts(tmp_path, ["a,b.npy", "c,.state", "1-1.npy"]).explore
+    assert names.state_files == ("a,b.npy", "c,.state", "1-1.npy")
+    message = r"starts must be level, .* or files .state or .npy, "
+    with pytest.raises(ValueError, match=message):
         with_starts(tmp_path, ["a.state", "b.json"]).validate()
+
+
+def test_starts_of_the_user_keep_their_share():
+    """Also where the level is cleared; those at the frontier do not."""
+    pool = Two(4, 4)
+    config = ExploreConfig(snapshot_share=0.25, level_sampling="uniform")
+    offers = SavedStates.__new__(SavedStates)
+    offers._snapshots, offers._stages = np.zeros((1, 8), np.uint8), np.array([1])
+    offers.clear_rates = np.zeros(2)
+    starts = Starts(pool, config, offers=offers)
+    for rates in [0.0, 0.0], [1.0, 1.0]:
+        starts.apply(rates)
+        assert pool.sets[-1][0] == pytest.approx([0.5, 0.375, 0.125])
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (np.zeros((2, 8)), r"holds float64 with shape \(2, 8\), must hold"),
+        (np.zeros((0, 8), np.uint8), r"holds uint8 with shape \(0, 8\)"),
+        (np.zeros(8, np.uint8), r"holds uint8 with shape \(8,\)"),
+        (np.array([{}]), "is damaged, or no array: Object arrays cannot be loaded"),
+        (b"", "is damaged, or no array"),
+        (b"PK\x03\x04 of an archive", "is damaged, or no array"),
+    ],
+)
+def test_a_file_of_starts_that_holds_something_else(tmp_path, content, message):
+    path = tmp_path / "1-1.npy"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        np.save(path, content)
+    with pytest.raises(ValueError, match=message):
+        read_saves(path)
 
 
 # -- whole runs ----------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from typing import Literal
 
 from mario_envpool import nes, states
@@ -48,6 +49,8 @@ _SEVERAL_LEVELS = Need(
 )
 # Kinds of starts; others are the names of files.
 _STARTS = ("level", "frontier", "backward")
+_STATE_FILES = (states.SUFFIX, ".npy")
+_AFTER_A_FILE = re.compile("|".join(rf"(?<={re.escape(s)})," for s in _STATE_FILES))
 _SNAPSHOTS = Need(
     ("starts",), "--starts frontier or backward", lambda run: run["starts"] != "level"
 )
@@ -263,8 +266,9 @@ class ExploreConfig:
     at snapshots of places that the run has reached (as in Go-Explore, Ecoffet et al.
     2021). backward: a share of them on a demonstration, first near its end, then
     earlier and earlier (Salimans & Chen 2018). Files, separated by commas: a share of
-    them at these save states (.state) of stable-retro (docs/starts.md). Clear rates,
-    videos and evaluations count only episodes from the start of a level."""
+    them at these save states, .state of stable-retro or .npy of a campaign
+    (docs/starts.md). Clear rates, videos and evaluations count only episodes from the
+    start of a level."""
 
     demonstrations: int = option(4, needs=_DEMONSTRATIONS, least=1)
     """Largest number of searches per level. When the run begins, each search over
@@ -285,7 +289,8 @@ class ExploreConfig:
 
     snapshot_share: float = option(0.5, needs=(_SNAPSHOTS,), between=(0, 1))
     """Share of episodes that begin at snapshots while a level is never cleared from its
-    start. The share falls to 0 as the clear rate from the start rises to 1."""
+    start. The share falls to 0 as the clear rate from the start rises to 1; that of
+    files remains."""
 
     level_sampling: Literal["success", "learnability", "curriculum", "uniform"] = (
         option("success", needs=(_SEVERAL_LEVELS,))
@@ -322,7 +327,9 @@ class ExploreConfig:
     @property
     def state_files(self) -> tuple[str, ...]:
         """The files of save states in `starts`; none if it is a word."""
-        return () if self.starts in _STARTS else tuple(self.starts.split(","))
+        if self.starts in _STARTS:
+            return ()
+        return tuple(_AFTER_A_FILE.split(self.starts))  # names may have commas
 
     @property
     def pays(self) -> bool:
@@ -334,10 +341,10 @@ class ExploreConfig:
 
         Also if `starts` is neither a word nor files.
         """
-        if not all(file.endswith(states.SUFFIX) for file in self.state_files):
+        if not all(file.endswith(_STATE_FILES) for file in self.state_files):
             raise ValueError(
-                f"starts must be {', '.join(_STARTS)} or files {states.SUFFIX}, "
-                f"separated by commas, got {self.starts!r}"
+                f"starts must be {', '.join(_STARTS)} or files "
+                f"{' or '.join(_STATE_FILES)}, separated by commas, got {self.starts!r}"
             )
         if self.starts != "level" and self.snapshot_share == 1:
             raise ValueError(

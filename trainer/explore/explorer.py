@@ -99,8 +99,12 @@ class Starts:
         self.best_rates = np.maximum(self.best_rates, cleared)
         shares, chances = np.zeros(len(cleared)), cleared
         if self._offers is not None and len(self._offers):
-            # A level that is cleared from its start needs no more practice at its end.
-            shares = c.snapshot_share * (1.0 - cleared)
+            # A level that is cleared from its start needs no more practice at its end,
+            # but the user's own starts have to be learned, too.
+            lasts = isinstance(self._offers, SavedStates)
+            shares = c.snapshot_share * (
+                np.ones_like(cleared) if lasts else 1.0 - cleared
+            )
             # A level cleared from snapshots will soon be cleared from its start.
             chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
         weights = level_weights(

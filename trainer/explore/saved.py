@@ -1,8 +1,9 @@
-"""Starts at save states that other emulators have written."""
+"""Starts at save states: of other emulators, or those of a campaign's levels."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,11 +24,19 @@ class SavedStates:
 
     def __init__(self, pool: Any, files: Sequence[str], levels: Sequence[str]) -> None:
         game = pool.config["rom"], pool.config["rom_path"]
-        saves = [states.load(file, *game) for file in files]
+        saves: list[bytes] = []
+        stages: list[int] = []
+        for file in files:
+            found = (
+                read_saves(Path(file))
+                if file.endswith(".npy")
+                else [states.load(file, *game)]
+            )
+            saves += found
+            stages += [_stage_of(file, levels)] * len(found)
         self._snapshots: Snapshot = _core.start_snapshots(
             pool.spec, saves, [b""] * len(saves)
         )
-        stages = [_stage_of(file, levels) for file in files]
         self._stages: IntArray = np.array(stages, np.int64)
         self.clear_rates: FloatArray = np.zeros(max(1, len(levels)))
 
@@ -55,9 +64,29 @@ class SavedStates:
         self.clear_rates = np.array(state["clear_rates"])
 
 
+def read_saves(path: Path) -> list[bytes]:
+    """States of the console from a file .npy, which is (n, bytes) uint8.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        ValueError: the file holds something else.
+    """
+    try:
+        with path.open("rb") as file:
+            rows = np.lib.format.read_array(file)  # no pickles
+    except ValueError as error:
+        raise ValueError(f"{path} is damaged, or no array: {error}") from None
+    if rows.dtype != np.uint8 or rows.ndim != 2 or not len(rows):
+        raise ValueError(
+            f"{path} holds {rows.dtype} with shape {rows.shape}, must hold states of "
+            "the console, (n, bytes) uint8, as in the folder starts of a campaign"
+        )
+    return [row.tobytes() for row in rows]
+
+
 def _stage_of(file: str, levels: Sequence[str]) -> int:
     """Index of the level of a state among those of the run; 0 in the whole game."""
-    level = states.level(file)
+    level = Path(file).stem if file.endswith(".npy") else states.level(file)
     if levels and level not in levels:
         raise ValueError(
             f"{file} is a state in {level}, but the run plays {', '.join(levels)}: "

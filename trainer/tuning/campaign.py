@@ -59,8 +59,13 @@ POLICIES = "policies"
 ONE = "one"
 ERRORS = "errors.txt"
 
-# Steps are not limited, time is.
-_STEPS = 2_000_000_000
+# Time is limited, steps are not.
+_RUN: dict[str, Any] = {
+    "max_steps": 2_000_000_000,
+    "end_episodes": 0,
+    "videos": False,
+    "checkpoint_seconds": 30.0,
+}
 # A level whose processes died or failed this often is not trained further.
 _FAILURES = 2
 # Between the seeds of the attempts of a level. Campaigns have small seeds.
@@ -85,7 +90,6 @@ _ONE_CHOICE_SECONDS = 1.0
 _LEVEL_BITS, _ONE_BITS = 8, 16
 # Share of the time of the merge before its schedules start to fall to 0.
 _MERGE_BEGINS = 0.1
-_CHECKPOINT_SECONDS = 30.0
 
 
 class Campaign:
@@ -257,10 +261,7 @@ class Campaign:
             share_cores(_attempt_of(config, level.attempt), self._jobs),
             run_dir=self.run_dir(name, level.attempt),
             resume=None,
-            max_steps=_STEPS,
-            end_episodes=0,
-            videos=False,
-            checkpoint_seconds=_CHECKPOINT_SECONDS,
+            **_RUN,
             keep_checkpoints=specialists.CANDIDATES,
             log_seconds=2.0,
         )
@@ -403,13 +404,11 @@ class Campaign:
         config = replace(
             self._merged(levels),
             run_dir=run_dir,
-            max_steps=_STEPS,
-            end_episodes=0,
             stop_when_solved=False,
-            videos=False,
-            checkpoint_seconds=_CHECKPOINT_SECONDS,
             dashboard="auto" if self.config.dashboard else "off",
+            **_RUN,
         )
+        config = game_starts.begin_in_game(config, self.folder / "starts")
         seconds = max(LEAST_SLICE, left)
         work = Slice(
             config, seconds, True, _MERGE_BEGINS, restarts=self._merge_restarts

@@ -58,6 +58,9 @@ _NEED = 0.02
 # Observations look alike if their features differ by less than this share of the mean
 # norm. Where they differed by 0.02 or less, networks did not learn two actions.
 _ALIKE = 0.03
+# A policy that clears less from its own starts by more than this is not kept, however
+# much it gains from those of the whole game.
+_LOSS = 0.02
 # Gradient steps for a level, rows of one, how many of them are corrections, and the
 # first learning rate, which falls to 0.
 _STEPS, _ROWS, _CORRECTED, _RATE = 1500, 256, 32, 1e-3
@@ -139,7 +142,8 @@ def correct(
     """Corrects the policy of a level; its file changes only if it plays better.
 
     `episodes` and `seed` are those of the plays that decide. `starts` is a folder of
-    `game_starts.collect`: half of the episodes begin there, and count.
+    `game_starts.collect`: half of the episodes begin there, and count, but the level's
+    own starts must hardly be cleared less.
 
     Returns:
         Means of the clear rates of sampled and greedy actions, `before` and `now`, with
@@ -153,14 +157,18 @@ def correct(
     if corrections is None:
         return {}
 
-    def play(path: Path) -> tuple[float, float]:
-        both, sampled = rates_of(path, level, episodes, seed, model, argmax=True)
+    def play(path: Path, least: float = 0.0) -> tuple[float, float, float]:
+        """Two rates to compare policies by, and that from the level's own starts."""
+        own, sampled = rates_of(path, level, episodes, seed, model, argmax=True)
         if not in_game:
-            return both, sampled
+            return own, sampled, own
+        if own < least:
+            return 0.0, 0.0, own
         rate = game_starts.clear_rate(path, level, in_game, seed, model)
-        return (both + rate) / 2, (sampled + rate) / 2
+        return (own + rate) / 2, (sampled + rate) / 2, own
 
     best = first = play(path)
+    least = first[2] - _LOSS
     # Half of the time that is left to search, the other half to learn and play.
     while 0.0 < best[0] < 1.0 and (now := time.monotonic()) < until:
         if not corrections.search(level, now + (until - now) / 2):
@@ -170,7 +178,7 @@ def correct(
             for temperature in TEMPERATURES:
                 new = Path(folder) / path.name
                 corrections.save(new, temperature, bits)
-                rates = play(new)
+                rates = play(new, least)
                 if rates > best:
                     best = rates
                     corrections.save(path, temperature, bits)
