@@ -117,7 +117,7 @@ def test_a_policy_jumps_where_it_died(row):
     assert deaths(corrections, row.game) == EPISODES / 2
     assert corrections.search("1-1", np.inf)
     assert deaths(corrections, row.game) == 0
-    corrections.learn()
+    corrections.learn(np.inf)
     corrections._table = None
     assert deaths(corrections, row.game) <= EPISODES / 20
 
@@ -176,7 +176,21 @@ def test_only_a_better_policy_replaces_the_file(row, monkeypatch, better):
         assert not any("value" in name for name in changed)
 
 
-@pytest.mark.parametrize(("own", "kept"), [(0.75, False), (0.79, True)])
+@pytest.mark.parametrize(("until", "steps"), [(np.inf, 30), (-1.0, 10)])
+def test_time_ends_what_is_learned_but_not_at_once(row, monkeypatch, until, steps):
+    corrections, losses = row.corrections(1), []
+    assert corrections.search("1-1", np.inf)
+    monkeypatch.setattr(module, "_STEPS", 30)
+    monkeypatch.setattr(module, "_LEAST_STEPS", 10)
+    entropy = module.F.cross_entropy
+    monkeypatch.setattr(
+        module.F, "cross_entropy", lambda *rows: losses.append(1) or entropy(*rows)
+    )
+    corrections.learn(until)
+    assert len(losses) == steps
+
+
+@pytest.mark.parametrize(("own", "kept"), [(0.74, False), (0.76, True)])
 def test_starts_of_the_game_do_not_cost_the_levels_own(
     row, tmp_path, monkeypatch, own, kept
 ):
