@@ -85,7 +85,9 @@ namespace mario {
     "in the whole game with cut_waits=False: press Start before each level "  \
     "and life and pause until the game's random numbers are those of the "    \
     "level's own task, then wait 0 to noop_max idle frames, as that task "    \
-    "does; a pause takes up to nine minutes of the game's time")              \
+    "does; within a level, such as in a pipe, pause until they are those "    \
+    "after a cut wait, without ending the step; a pause takes up to nine "    \
+    "minutes of the game's time")                                             \
   X(bool, episodic_life, false,                                               \
     "in the whole game, losing a life terminates the episode, and the next "  \
     "reset continues the game (an episode of one level always ends with the " \

@@ -255,31 +255,32 @@ pool::Outcome Env::Step(int32_t action, pool::Scratch& lent) {
   return FinishStep(step, scratch);
 }
 
-void Env::SkipWaits() {
+bool Env::SkipWaits() {
   const Config& config = shared_->config();
   if (!config.pause_for_rng) {
+    const uint64_t before = game_.frames();
     game_.SkipWaits(shared_->whole_game(), config.cut_waits);
-    return;
+    return game_.frames() != before;
   }
   const auto bits = [this](RamView view) {
     return shared_->RandomBitsOf(view, env_id_);
   };
-  if (!game_.PlayWaitsAndPause(bits)) return;
-  for (int left = ChooseNoops(); left > 0 && game_.ram_view().in_control();
-       --left) {
-    game_.RunFrame(0, nullptr);
+  const Game::Wait wait = game_.PlayWaitsAndPause(bits);
+  if (wait == Game::Wait::kStart) {
+    for (int left = ChooseNoops(); left > 0 && game_.ram_view().in_control();
+         --left) {
+      game_.RunFrame(0, nullptr);
+    }
   }
+  // Within a level the rest of the step follows, as in the level's own task.
+  return wait == Game::Wait::kStart || wait == Game::Wait::kEnd;
 }
 
 // Returns whether the info is now of the frame after a wait, which ends the
 // step.
 bool Env::SkipWaitsOfStep(StepProgress* step) {
   if (step->end != EndReason::kNone) return false;
-  const uint64_t before = game_.frames();
-  SkipWaits();
-  if (!shared_->config().step_ends_at_waits || game_.frames() == before) {
-    return false;
-  }
+  if (!SkipWaits() || !shared_->config().step_ends_at_waits) return false;
   const RamView view = game_.ram_view();
   step->is_over = true;
   step->end = FindEnd(view, step->stats);  // the wait may be that after a game

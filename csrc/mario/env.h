@@ -128,7 +128,8 @@ class Env final : public pool::Env {
   pool::Outcome StepForViewer(int32_t action, Scratch& scratch,
                               uint8_t* info_ram, std::vector<uint8_t>* film,
                               bool skip_waits);
-  void SkipWaits();
+  /// Returns whether a wait was skipped that ends a step (step_ends_at_waits).
+  bool SkipWaits();
 
   size_t SnapshotBytes() const override;
   void Snapshot(std::byte* out) const override;

@@ -189,9 +189,9 @@ void Game::PlayWaits(bool to_start) {
   }
 }
 
-bool Game::PlayWaitsAndPause(
+Game::Wait Game::PlayWaitsAndPause(
     const std::function<uint64_t(RamView)>& bits_of_start) {
-  if (!IsWaiting()) return false;
+  if (!IsWaiting()) return Wait::kNone;
   const auto place = [this] {
     const RamView view = ram_view();
     return std::array{view.world(), view.stage(), view.lives()};
@@ -200,22 +200,36 @@ bool Game::PlayWaitsAndPause(
   const auto place_before = place();
   const uint64_t frames_before = frames_;
   const size_t recorded = movie_ == nullptr ? 0 : movie_->size();
+  const auto rewind = [&] {
+    console_.set_state(state);
+    frames_ = frames_before;
+    if (movie_ != nullptr) movie_->resize(recorded);
+  };
   PlayWaits(/*to_start=*/true);
-  if (place() == place_before || !ram_view().in_control()) return false;
-  const uint64_t bits = bits_of_start(ram_view());
+  if (!ram_view().in_control()) return Wait::kEnd;
+  const Wait wait = place() == place_before ? Wait::kInLevel : Wait::kStart;
+  uint64_t bits = 0;
+  if (wait == Wait::kStart) {
+    bits = bits_of_start(ram_view());
+  } else {
+    // As where the waits are cut, which takes fewer frames.
+    rewind();
+    SkipWaits(/*whole_game=*/true, /*cut_waits=*/true);
+    bits = random_bits();
+    rewind();
+    PlayWaits(/*to_start=*/true);
+  }
   // In some revisions the wait after a death lasts longer with a pause.
   int frames = 0;
   for (int i = 0; i < kMostPauses; ++i) {
     const int more = FramesUntil(bits);
     if (more == 0) break;
     frames = (frames + more) % ram::kRandomPeriod;
-    console_.set_state(state);
-    frames_ = frames_before;
-    if (movie_ != nullptr) movie_->resize(recorded);
+    rewind();
     Pause(frames);
     PlayWaits(/*to_start=*/true);
   }
-  return true;
+  return wait;
 }
 
 void Game::PauseUntil(uint64_t bits) {

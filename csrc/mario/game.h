@@ -108,12 +108,15 @@ class Game {
   /// deaths, area changes and cut-scenes. `whole_game`: also through the end of
   /// a world. `cut_waits`: writes to RAM to shorten most waits.
   void SkipWaits(bool whole_game, bool cut_waits);
-  /// Plays the waits at their full length. If a level or a life begins after
-  /// them, they are played again with a pause in which only the random numbers
-  /// go on, until it begins with those that `bits_of_start` names (see
-  /// random_bits; 0: no pause). Returns whether a level or a life has begun.
-  bool PlayWaitsAndPause(const std::function<uint64_t(RamView)>& bits_of_start);
-  /// Where the player has control: does the same for this frame.
+  /// Kinds of waits: none, within a level, before a level or a life, or one
+  /// that ends without control, such as that after the last life.
+  enum class Wait : uint8_t { kNone, kInLevel, kStart, kEnd };
+  /// Plays the waits at their full length, and then again with a pause in which
+  /// only the random numbers go on. A level or a life begins with those that
+  /// `bits_of_start` names (see random_bits; 0: no pause), and a level
+  /// continues with those that it would have if the waits were cut.
+  Wait PlayWaitsAndPause(const std::function<uint64_t(RamView)>& bits_of_start);
+  /// Where the player has control: pauses until the random numbers are these.
   void PauseUntil(uint64_t bits);
   /// The game's register of random bits, which is never 0.
   uint64_t random_bits() const;

@@ -384,6 +384,33 @@ def test_a_pause_brings_the_random_numbers_of_the_levels_own_task(
     assert found[False] != tuple(own)
 
 
+def test_a_pause_in_a_pipe_brings_the_random_numbers_of_the_levels_own_task(
+    make_env: Any,
+) -> None:
+    """The rest of the step follows, as it does there."""
+    found = {}
+    for name in ("own", "paused", "other"):
+        options: dict[str, Any] = GAME | {"pause_for_rng": name == "paused"}
+        if name == "own":  # the game's start is one frame later
+            options = {"stages": ["1-1"], "noops": [1]}
+        options |= {"frame_skip": 6, "action_set": "raw"}
+        env = make_env("SuperMarioBros-v0", **options)
+        env.reset()
+        for _ in range(52):  # over all obstacles, to a pipe with a room below
+            env.ram[[0x0716, 0xB5, 0xCE, 0x9F, 0x57]] = 1, 0, 160, 0, 40
+            env.step(0x82)
+        env.ram[[0x0716, 0xB5, 0xCE, 0x6D, 0x86]] = 0, 1, 80, 3, 152
+        env.ram[[0x57, 0x0705]] = 0  # no speed
+        for _ in range(8):
+            env.step(0)
+        *_, before = numbers(env.ram)
+        *_, result = env.step(0x20)  # down
+        assert result["info:area_pointer"] == 0x42
+        found[name] = before, numbers(env.ram)[-1]
+    assert found["paused"] == found["own"]
+    assert found["other"] != found["own"]
+
+
 @pytest.mark.parametrize(
     "options", [{"stages": ["1-1"]}, {"cut_waits": True}, {"timing": "nes_py"}]
 )

@@ -31,10 +31,9 @@ from trainer.models.policy import load_policy
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
 
-# Environments, and so starts of a level; rounds until half as many pass a level.
-_ENVS, _ROUNDS = 32, 4
-# Idle frames where a level begins, as in training.
-_NOOP_MAX = 30
+# Environments, and so starts of a level, each with as many idle frames as in training;
+# rounds until half as many pass a level.
+_ENVS, _ROUNDS = 31, 4
 # Steps of a level, and steps without progress, after which an environment has lost.
 _LONG, _STALL_STEPS = 2500, 250
 # Share of the episodes of the one network that begin where levels begin in the game.
@@ -44,6 +43,8 @@ _SHARE = 0.25
 _EPISODES, _STREAM = 64, 1_000_001
 
 _Bytes = npt.NDArray[np.uint8]
+# Snapshot of an environment, and the action that then passes its level.
+_End = tuple[_Bytes, int]
 
 
 @torch.no_grad()
@@ -66,26 +67,27 @@ def collect(folder: Path, to: Path, seed: int, model: str = "") -> dict[str, flo
         return {}
     env = replace(
         policies.env,
-        num_envs=_ENVS, groups=1, num_threads=1, noop_max=_NOOP_MAX,
+        num_envs=_ENVS, groups=1, num_threads=1,
         stall_steps=_STALL_STEPS, max_episode_steps=2**31 - 1,
     )  # fmt: skip
     first = seed * SEED_STRIDE
     passed: dict[str, float] = {}
     to.mkdir(exist_ok=True)
-    with closing(make_pool(env, seed=first, **policies.pool_options)) as pool:
+    options = policies.pool_options | {"noops": list(range(_ENVS))}
+    with closing(make_pool(env, seed=first, **options)) as pool:
         pool.reset()
         film = FilmedEnv(pool.config)
         game = _Game(pool, policies, first)
         begins = pool.snapshot(pool.all_env_ids)
         for number, level in enumerate(policies.levels):
-            starts, after, share = game.play(begins, number)
+            starts, ends, share = game.play(begins, number)
             passed[level] = share
             saves = {_save(film, start) for start in starts}
             states = [np.frombuffer(save, np.uint8) for save in sorted(saves)]
             np.save(to / f"{level}.npy", states)
-            if not len(after):
+            if not ends:
                 break
-            begins = after[np.arange(_ENVS) % len(after)]
+            begins = game.end(ends)
     return passed
 
 
@@ -145,7 +147,7 @@ class _Game:
         self._pool, self._policies = pool, policies
         self._generator = torch.Generator().manual_seed(seed)
 
-    def play(self, begins: _Bytes, number: int) -> tuple[_Bytes, _Bytes, float]:
+    def play(self, begins: _Bytes, number: int) -> tuple[_Bytes, list[_End], float]:
         """Plays a level in all environments, again if few pass it.
 
         Args:
@@ -153,23 +155,38 @@ class _Game:
             number: place of the level in the game.
 
         Returns:
-            Snapshots one idle step later, snapshots where the next level begins, and
-            the share of the plays that passed the level.
+            Snapshots one idle step later, the ends of the plays that passed the level,
+            and their share.
         """
         pool, ids = self._pool, self._pool.all_env_ids
         idle = np.full(_ENVS, self._policies.idle, np.int32)
-        after: list[_Bytes] = []
+        ends: list[_End] = []
         plays = 0
-        while len(after) < _ENVS // 2 and plays < _ROUNDS * _ENVS:
+        while len(ends) < _ENVS // 2 and plays < _ROUNDS * _ENVS:
             pool.restore(ids, begins, rng="keep")
             pool.recv()
             obs, _, _, _, info = pool.step(idle)
             starts = pool.snapshot(ids)
-            after += self._play(obs, info["life"].copy(), number)
+            ends += self._play(obs, info["life"], number)
             plays += _ENVS
-        return starts, np.array(after), len(after) / plays
+        return starts, ends, len(ends) / plays
 
-    def _play(self, obs: _Bytes, lives: IntArray, number: int) -> list[_Bytes]:
+    def end(self, ends: Sequence[_End]) -> _Bytes:
+        """Passes a level in all environments; returns where the next one begins.
+
+        Each begins it with its own number of idle frames.
+        """
+        pool = self._pool
+        snapshots, actions = zip(
+            *(ends[i % len(ends)] for i in range(_ENVS)), strict=True
+        )
+        pool.restore(pool.all_env_ids, np.stack(snapshots), rng="keep")
+        pool.recv()
+        pool.step(np.array(actions, np.int32))
+        begins: _Bytes = pool.snapshot(pool.all_env_ids)
+        return begins
+
+    def _play(self, obs: _Bytes, lives: IntArray, number: int) -> list[_End]:
         """Acts until each environment passes the level, or loses a life."""
         policies, pool, ids = self._policies, self._pool, self._pool.all_env_ids
         k = int(policies.choice[number])
@@ -177,25 +194,28 @@ class _Game:
         last = number == len(policies.levels) - 1
         here, to = (level_number(n) for n in (policies.levels * 2)[number : number + 2])
         state = torch.zeros(_ENVS, int(policy.model.state_size))
-        first, after = True, []
+        first, ends = True, list[_End]()
         for _ in range(_LONG):
             begins = torch.full((1, len(ids)), first)
             with torch.autocast("cpu", policy.dtype, policy.dtype is not None):
                 images = torch.from_numpy(obs)[None]
                 output, state = policy.model(images, state, begins)
             actions = sample(output.logits[0].float(), self._generator).numpy()
-            pool.send(numbers[actions].astype(np.int32), ids)
+            actions = numbers[actions].astype(np.int32)
+            snapshots = pool.snapshot(ids)
+            pool.send(actions, ids)
             obs, _, terminated, truncated, info = pool.recv()
             level, ended = level_numbers(info), terminated | truncated
-            same = ~ended & (info["life"] == lives)
+            same = ~ended & (info["life"] >= lives)  # 100 coins give one
             passed = same & (level == to)
             if last:
                 passed = terminated & (info["flag_get"] != 0)
-            if passed.any():
-                after += list(pool.snapshot(ids[passed]))
+            for i in np.flatnonzero(passed).tolist():
+                ends.append((snapshots[i], int(actions[i])))
             going = same & (level == here)
             if not going.any():
                 break
+            lives = np.maximum(lives, info["life"])
             obs, ids, lives, state = obs[going], ids[going], lives[going], state[going]
             first = False
-        return after
+        return ends
