@@ -241,9 +241,9 @@ def test_what_is_not_corrected(row, monkeypatch, why):
 @pytest.mark.rom
 def test_a_released_policy_gets_better(tmp_path):
     """The real game: two minutes."""
-    released = Path(module.__file__).parents[1] / "released" / "8-4.safetensors"
-    path = tmp_path / "8-4.safetensors"
+    released = Path(module.__file__).parents[1] / "released" / "7-1.safetensors"
+    path = tmp_path / "7-1.safetensors"
     path.write_bytes(released.read_bytes())
-    result = correct(path, "8-4", 120, 40, 1, 8)
+    result = correct(path, "7-1", 120, 40, 1, 8)
     assert result["now"] > result["before"]
     assert path.read_bytes() != released.read_bytes()
