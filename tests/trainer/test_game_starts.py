@@ -1,6 +1,7 @@
 """Starts of levels as the whole game gives them."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -84,21 +85,24 @@ def test_a_run_of_many_levels_begins_episodes_there(played, tmp_path):
     shutil.copy(folder / "1-1.npy", tmp_path)
     shutil.copy(folder / "1-2.npy", tmp_path)
     config = make_config(tmp_path, levels=("1-1", "1-2"), device="cpu")
-    assert game_starts.begin_in_game(config, tmp_path / "none") == config
-    config = game_starts.begin_in_game(config, tmp_path)
-    explorer = open_run(config).explorer
+
+    def explorer(*names):
+        starts = ",".join(str(tmp_path / name) for name in names)
+        explore = replace(config.explore, starts=starts)
+        return open_run(replace(config, explore=explore)).explorer
+
     counts = [len(game_starts.read(folder, level)) for level in ("1-1", "1-2")]
-    stages, weights, snapshots = explorer._saved.offer(np.array([0.1, 0.2]))
+    saved = explorer("1-1.npy", "1-2.npy")._saved
+    stages, weights, snapshots = saved.offer(np.array([0.1, 0.2]))
     assert np.bincount(stages).tolist() == counts
     assert weights.sum() == pytest.approx(0.3)
     assert len(snapshots) == sum(counts)
     shutil.copy(folder / "1-1.npy", tmp_path / "other.npy")
     with pytest.raises(ValueError, match=r"a state in other, but the run plays 1-1, "):
-        open_run(game_starts.begin_in_game(config, tmp_path))
-    np.save(tmp_path / "other.npy", np.zeros((2, 9), np.uint8))
-    (tmp_path / "other.npy").rename(tmp_path / "1-2.npy")
-    with pytest.raises(ValueError, match="state"):
-        open_run(game_starts.begin_in_game(config, tmp_path))
+        explorer("1-1.npy", "other.npy")
+    np.save(tmp_path / "1-2.npy", np.zeros((2, 9), np.uint8))
+    with pytest.raises(ValueError, match="cannot load this console state"):
+        explorer("1-2.npy")
 
 
 def test_time_goes_to_what_is_not_cleared_in_either_game():

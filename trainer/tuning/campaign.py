@@ -408,7 +408,6 @@ class Campaign:
             dashboard="auto" if self.config.dashboard else "off",
             **_RUN,
         )
-        config = game_starts.begin_in_game(config, self.folder / "starts")
         seconds = max(LEAST_SLICE, left)
         work = Slice(
             config, seconds, True, _MERGE_BEGINS, restarts=self._merge_restarts

@@ -20,7 +20,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from trainer.config.schema import RunConfig
 from trainer.config.tasks import level_number, level_numbers
 from trainer.envs.pool import SEED_STRIDE, make_pool
 from trainer.evaluation.play import first_seed, play
@@ -36,8 +35,6 @@ from trainer.rollout.collector import sample
 _ENVS, _ROUNDS = 31, 4
 # Steps of a level, and steps without progress, after which an environment has lost.
 _LONG, _STALL_STEPS = 2500, 250
-# Share of the episodes of the one network that begin where levels begin in the game.
-_SHARE = 0.25
 # Episodes of `clear_rate`, and the number of its evaluation, which no run or command
 # plays (`evaluation.play.first_seed`).
 _EPISODES, _STREAM = 64, 1_000_001
@@ -101,20 +98,6 @@ def begin_there(pool: Any, starts: Sequence[bytes], share: float) -> None:
     """Lets a share of the episodes of a level's pool begin at starts of the game."""
     if starts:
         pool.set_starts([1.0 - share] + [share / len(starts)] * len(starts), starts)
-
-
-def begin_in_game(config: RunConfig, folder: Path) -> RunConfig:
-    """A run of all levels, a share of whose episodes begin where its levels do there.
-
-    Args:
-        config: of the run.
-        folder: from `collect`; without files the run remains as it is.
-    """
-    files = sorted(map(str, folder.glob("*.npy")))
-    if not files:
-        return config
-    explore = replace(config.explore, starts=",".join(files), snapshot_share=_SHARE)
-    return replace(config, explore=explore)
 
 
 def clear_rate(
