@@ -384,8 +384,9 @@ def test_a_pause_brings_the_random_numbers_of_the_levels_own_task(
     assert found[False] != tuple(own)
 
 
+@pytest.mark.parametrize("version", ["v0", "v3"])
 def test_a_pause_in_a_pipe_brings_the_random_numbers_of_the_levels_own_task(
-    make_env: Any,
+    make_env: Any, version: str
 ) -> None:
     """The rest of the step follows, as it does there."""
     found = {}
@@ -394,7 +395,7 @@ def test_a_pause_in_a_pipe_brings_the_random_numbers_of_the_levels_own_task(
         if name == "own":  # the game's start is one frame later
             options = {"stages": ["1-1"], "noops": [1]}
         options |= {"frame_skip": 6, "action_set": "raw"}
-        env = make_env("SuperMarioBros-v0", **options)
+        env = make_env(f"SuperMarioBros-{version}", **options)
         env.reset()
         for _ in range(52):  # over all obstacles, to a pipe with a room below
             env.ram[[0x0716, 0xB5, 0xCE, 0x9F, 0x57]] = 1, 0, 160, 0, 40
