@@ -49,7 +49,8 @@ from trainer.machine.imports import check_named
 from trainer.machine.process import complain
 from trainer.session.files import alone, new_run_dir
 from trainer.show.campaign import OPTIONS, Board, write
-from trainer.tuning.campaign import ERRORS, POLICIES, Campaign
+from trainer.tuning import game_starts
+from trainer.tuning.campaign import ERRORS, POLICIES, STARTS, Campaign
 from trainer.tuning.campaign_config import CampaignConfig, command_of
 from trainer.tuning.options import check_base
 
@@ -60,8 +61,10 @@ _SINGLE = (
 _MERGED = (
     "--obs", "tiles", "--loss", "distillation", "--teacher-temperature", "0.4",
     "--action-set", "complex", "--widths", "32", "64", "--features", "256",
-    "--num-envs", "128",
+    "--num-envs", "256", "--epochs", "2", "--minibatch-size", "1024",
 )  # fmt: skip
+# Its share of episodes from where the levels begin in the whole game.
+_IN_GAME = "0.3"
 
 # Flags that the campaign sets for every slice of a level's run.
 _OWN = tuple(
@@ -96,7 +99,13 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
 
     def merged(teachers: Sequence[str]) -> RunConfig:
         """The run of the network for the levels that have a policy."""
-        words = [*_MERGED, *common, *shlex.split(config.merge_flags)]
+        own = shlex.split(config.merge_flags)
+        words = [*_MERGED, *common]
+        saves = game_starts.files(folder / STARTS, teachers)
+        if saves and not any(word.startswith("--starts") for word in own):
+            words += ["--starts", ",".join(map(str, saves))]
+            words += ["--snapshot-share", _IN_GAME]
+        words += own
         words += ["--levels", ",".join(teachers), "--teachers", str(folder / POLICIES)]
         if model := code_of(runs[levels[0]]).get("model"):
             words += ["--teacher-model", model]

@@ -17,6 +17,7 @@ from filelock import FileLock
 from learners import change
 from rich.console import Console
 
+from trainer import campaign as program
 from trainer.campaign import _missing, main
 from trainer.config.learning import linear
 from trainer.config.plain import to_dict
@@ -962,6 +963,30 @@ def test_bad_options_are_one_line(flags, message, tmp_path, monkeypatch, capsys)
     assert error.startswith("error: ")
     assert len(error.splitlines()) == 1
     assert not (tmp_path / "runs").exists()
+
+
+def test_the_one_network_begins_episodes_where_the_game_begins_levels(
+    tmp_path, monkeypatch
+):
+    made = []
+    monkeypatch.setattr(program, "_run", lambda *args: made.append(args[-1]))
+    folder = tmp_path / "a,b"
+    words = ["--levels", "1-1,1-2", "--run-dir", str(folder)]
+    assert main(words) == 0
+    (merged,) = made
+    levels = ["1-1", "1-2"]
+    assert merged(levels).explore.starts == "frontier"  # none are known
+    starts = folder / "starts"
+    starts.mkdir()
+    for level in ("1-2", "1-3"):
+        (starts / f"{level}.npy").touch()
+    known = merged(levels).explore
+    assert (known.starts, known.snapshot_share) == (str(starts / "1-2.npy"), 0.3)
+    flags = "--merge-flags=--starts level"
+    assert main(["--levels", "1-1,1-2", "--run-dir", f"{folder}-2", flags]) == 0
+    (tmp_path / "a,b-2" / "starts").mkdir()
+    (tmp_path / "a,b-2" / "starts" / "1-2.npy").touch()
+    assert made[-1](levels).explore.starts == "level"
 
 
 # What these processes do is of the standard library: they cannot import tests.

@@ -1,7 +1,10 @@
 """Distillation: the loss, what teachers say of rows, and who may be one."""
 
+import json
 import re
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from learners import A, B, T, change, close_shards, make_batch, make_learner
@@ -13,8 +16,10 @@ from trainer.config.schema import RunConfig
 from trainer.learn import distil
 from trainer.learn.distil import teacher_paths
 from trainer.learn.losses import Targets, distillation_loss
-from trainer.models import PolicyOutput, build_model, checkpoint
+from trainer.models import NativeNetwork, PolicyOutput, build_model, checkpoint
 from trainer.models.policy import Policy
+from trainer.rollout.collector import ActorOutput
+from trainer.rollout.store import decided, decisions
 from trainer.run import main
 
 LEVELS = ("1-1", "1-2")
@@ -129,6 +134,77 @@ def test_the_policy_becomes_that_of_its_teachers(teachers, memory):
     assert all(torch.isfinite(p).all() for p in learner.model.parameters())
 
 
+UPDATES = 10
+
+
+def mixed(mixture, version, count=4000):
+    """Where a mixture replaced actions: all were 0, two levels take turns."""
+    actions = torch.zeros(count, dtype=torch.int64)
+    logits, values = torch.zeros(count, A), torch.zeros(count)
+    records = decisions(actions, logits, values, torch.tensor([version]))
+    output = ActorOutput(actions, logits, values, torch.zeros(count, 0), records)
+    levels = torch.arange(count) % 2
+    pixels = torch.zeros(count, 1, 16, 16, dtype=torch.uint8)
+    first = torch.zeros(count, dtype=torch.bool)
+    envs = np.arange(count, dtype=np.int32)
+    inputs = pixels, torch.zeros(count, 0), first, levels
+    taught = mixture(envs, inputs, output, version)
+    assert torch.equal(decided(records, A)[0], actions)
+    untouched = np.setdiff1d(envs, taught)
+    assert not actions[untouched].any()
+    # The first teacher always wants 2; the second its own action 1, which is 2, too.
+    assert (actions[taught] == 2).all()
+    return taught
+
+
+def test_teachers_choose_a_share_of_the_actions_that_falls_to_none():
+    def teacher(logits, columns):
+        policy = SimpleNamespace(model=Fixed(logits), dtype=None)
+        return distil.Teacher(policy, torch.tensor(columns))
+
+    sure = [
+        teacher([-99.0, -99.0, 99.0], [0, 1, 2]),
+        teacher([-99.0, 99.0], [0, 2]),
+    ]
+    mixture = distil.Mixture(sure, torch.Generator().manual_seed(3), UPDATES)
+    first = mixed(mixture, 0)
+    assert len(first) == 3500  # all but one environment in eight
+    assert (first % 8 != 0).all()
+    half = mixed(mixture, UPDATES // 2)
+    assert len(half) == pytest.approx(1750, rel=0.1)
+    assert (half % 8 != 0).all()
+    for version in (UPDATES, UPDATES + 1):
+        assert not len(mixed(mixture, version))
+
+
+def test_the_share_ends_after_steps_of_each_level(teachers):
+    learner = make_learner(config_of(unroll=T, unrolls_per_batch=B))
+    mixture = learner.mixture(torch.Generator())
+    assert mixture._updates == pytest.approx(2 * 200_000 / (T * B))
+    close_shards(learner)
+
+
+def test_native_teachers_choose_as_those_of_pytorch():
+    config = change(RunConfig(), **PRESETS["tiles"]).resolved()
+    torch.manual_seed(5)
+    model = build_model(config.model, (1, 16, 16), len(config.env.actions))
+    with torch.no_grad():
+        model.head.policy.weight *= 1e4  # sure of each action
+    if NativeNetwork.of(model, (1, 16, 16)) is None:
+        pytest.skip("no native encoder for this processor")
+    columns = torch.arange(len(config.env.actions))
+    found = []
+    pixels = torch.randint(0, 32, (64, 1, 16, 16), dtype=torch.uint8)
+    for dtype in (torch.bfloat16, None):
+        policy = SimpleNamespace(model=model, dtype=dtype)
+        teacher = distil.Teacher(policy, columns)
+        mixture = distil.Mixture([teacher], torch.Generator().manual_seed(3), UPDATES)
+        found.append(mixture._choose(0, pixels))
+    assert found[0].unique().numel() > 1
+    # Rounding to bfloat16 may decide between two actions that are as good.
+    assert (found[0] == found[1]).float().mean() > 0.9
+
+
 def write_teacher(path, **options):
     """A policy with the weights that it began with."""
     config = change(RunConfig(), **PRESETS["tiles"] | options).resolved()
@@ -193,3 +269,6 @@ def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
     more = f"--resume {run} --loss ppo --max-steps 16384"
     assert main([*more.split(), *common]) == 0
     assert checkpoint.load(run, torch.device("cpu"))["steps"] >= 16384
+    written = (run / "episodes.jsonl").read_text().splitlines()
+    taught = ["taught" in json.loads(line) for line in written[:40]]
+    assert 0.6 < sum(taught) / len(taught) < 1  # 7 of 8 environments

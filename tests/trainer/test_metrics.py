@@ -64,6 +64,22 @@ def test_episodes_follow_autoreset():
     assert statistics["episodes"] == 2
 
 
+def test_episodes_with_actions_of_a_teacher_do_not_count():
+    tracker = Followed(2)
+    for env in (0, 1):
+        add(tracker, env, 0, False)
+        add(tracker, env, 0, False)
+    tracker.open.teach(np.array([1], np.int32))
+    for env in (1, 0):
+        add(tracker, env, 7 + env, True, flag=True)
+    (only,) = tracker.finished.recent
+    assert only.total_reward == 7
+    add(tracker, 1, 0, False)
+    add(tracker, 1, 3, True)  # of the student alone
+    assert tracker.finished.recent[-1].total_reward == 3
+    assert len(tracker.finished.recent) == 2
+
+
 def test_a_few_lucky_episodes_are_no_rate():
     tracker = Followed(1, window=4)
     for _ in range(2):

@@ -285,6 +285,10 @@ class Learner:
             # The moving average begins with the cloned weights.
             self.ema.model.load_state_dict(self.model.state_dict())
 
+    def mixture(self, generator: torch.Generator) -> Any:
+        """What chooses actions in place of the policy (distil.py); None: nothing."""
+        return None
+
     # -- for the run ------------------------------------------------------------
 
     def statistics(self) -> dict[str, float]:

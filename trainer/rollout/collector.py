@@ -181,6 +181,7 @@ class Collector:
         timings: Timings,
         recorder: Any = None,  # a film.record.Recorder
         explorer: Any = None,  # an explore.explorer.Explorer
+        mixture: Any = None,  # a learn.distil.Mixture
         ranks: int = 1,  # processes that collect the same amount; `steps` counts all
     ) -> None:
         self.steps = 0
@@ -194,6 +195,7 @@ class Collector:
         self._episodes, self._finished = episodes, finished
         self._timings = timings
         self._recorder, self._explorer = recorder, explorer
+        self._mixture = mixture
         self._stage = HostToDevice(device, pool)
         num_envs = len(pool.all_env_ids)
         state_size = rollouts.state.shape[1]
@@ -332,6 +334,10 @@ class Collector:
         """Chooses actions and sends them."""
         with self._timings("act"):
             output = actor(*received.inputs)
+            if self._mixture is not None:
+                envs, inputs = received.env_id, received.inputs
+                taught = self._mixture(envs, inputs, output, actor.version)
+                self._episodes.teach(taught)
             actions = output.actions.cpu().numpy().astype(np.int32)
         with self._timings("send"):
             self._pool.send(actions, received.env_id)

@@ -101,6 +101,7 @@ class StepColumns(NamedTuple):
     first_level: IntArray  # number of the level that the episode began in
     first_place: IntArray  # `place` of that level; 0 if it is not among them
     from_snapshot: BoolArray  # the episode did not begin at a level's start
+    taught: BoolArray  # a teacher chose actions of the episode
     progress: IntArray  # pixels of new best positions, each within its room
     room_best_x: IntArray  # best position of the episode in this room
     growth: IntArray  # pixels by which the step raised the episode's best position
@@ -110,12 +111,14 @@ class StepColumns(NamedTuple):
     def line(self, row: int, episode: Episode) -> dict[str, Any]:
         """What episodes.jsonl says of an episode that a row ended.
 
-        In all tasks whether it began `from_snapshot`, its `steps` and `return`. In
-        tasks of Mario the `level` in which it began, its `best_x`, how it ended
-        (`end_of`), and where: `end_level`, `area`, `x`, `y` (`Place`).
+        In all tasks whether it began `from_snapshot`, its `steps` and `return`, and
+        `taught` if a teacher chose some of its actions. In tasks of Mario the `level`
+        in which it began, its `best_x`, how it ended (`end_of`), and where:
+        `end_level`, `area`, `x`, `y` (`Place`).
         """
         line: dict[str, Any] = {
             "from_snapshot": bool(self.from_snapshot[row]),
+            **({"taught": True} if self.taught[row] else {}),
             "steps": episode.steps,
             "return": round(episode.total_reward, 4),
         }
@@ -132,11 +135,12 @@ class StepColumns(NamedTuple):
 
     @property
     def finished(self) -> Sequence[tuple[int, Episode]]:
-        """Those of `ended` that did not begin from a snapshot.
+        """Those of `ended` that began at a level's start, without a teacher's actions.
 
-        A clear may take the others a few steps.
+        A clear may take an episode from a snapshot a few steps.
         """
-        return [(row, e) for row, e in self.ended if not self.from_snapshot[row]]
+        helped = self.from_snapshot | self.taught
+        return [(row, e) for row, e in self.ended if not helped[row]]
 
 
 class OpenEpisodes:
@@ -148,7 +152,7 @@ class OpenEpisodes:
     # The arrays of the record: what later rows need from earlier ones.
     _ARRAYS = (
         "_is_open", "_return", "_step", "_best_x", "_best_step", "_level", "_place",
-        "_from_snapshot", "_room", "_room_best_x", "_progress", "_life",
+        "_from_snapshot", "_taught", "_room", "_room_best_x", "_progress", "_life",
         "_passed",
     )  # fmt: skip
 
@@ -177,6 +181,7 @@ class OpenEpisodes:
         self._level = np.zeros(num_envs, np.int64)
         self._place = np.zeros(num_envs, np.int64)
         self._from_snapshot = np.zeros(num_envs, bool)
+        self._taught = np.zeros(num_envs, bool)
         # Where the episode is now, and how far it has come.
         self._room = np.full(num_envs, _NO_ROOM, np.int64)
         self._room_best_x = np.zeros(num_envs, np.int64)
@@ -253,6 +258,7 @@ class OpenEpisodes:
                 first_level=self._level[at],
                 first_place=self._place[at],
                 from_snapshot=from_snapshot,
+                taught=self._taught[at],
                 progress=progress,
                 room_best_x=room_best_x,
                 growth=growth,
@@ -274,6 +280,7 @@ class OpenEpisodes:
         ):  # fmt: skip
             array[begun] = 0
         self._life[begun], self._room[begun] = 0, _NO_ROOM
+        self._taught[begun] = False
         self._level[begun] = level[is_first]
         self._place[begun] = np.maximum(place[is_first], 0)
         if self._num_stages is not None:
@@ -324,6 +331,10 @@ class OpenEpisodes:
             ended.append((row, Episode(total, steps, best_x, flag, passed)))
         return ended
 
+    def teach(self, env_id: npt.NDArray[np.int32]) -> None:
+        """Takes environments for which a teacher has just chosen the actions."""
+        self._taught[env_id] = True
+
     def first_places(self, env_id: npt.NDArray[np.int32]) -> IntArray:
         """The `first_place` of the environments' episodes, (n,) int64."""
         return self._place[env_id]
@@ -365,4 +376,5 @@ class OpenEpisodes:
         with self._lock:
             self._has_x = state["has_x"]
             for name in self._ARRAYS:
-                setattr(self, name, state["arrays"][name].cpu().numpy().copy())
+                if name in state["arrays"]:  # older checkpoints lack the last ones
+                    setattr(self, name, state["arrays"][name].cpu().numpy().copy())

@@ -24,8 +24,9 @@ class Ended(NamedTuple):
 class FinishedEpisodes:
     """Keeps the last episodes of the run and of each level, and counts all episodes.
 
-    Episodes from snapshots are in no rate and no mean. One thread may observe while
-    another reads. `take_new` must be called once for each batch.
+    Episodes from snapshots, or with actions of a teacher, are in no rate and no mean.
+    One thread may observe while another reads. `take_new` must be called once for each
+    batch.
     """
 
     def __init__(
@@ -86,11 +87,11 @@ class FinishedEpisodes:
                 self._add(ended)
 
     def _add(self, ended: Ended) -> None:
-        """Adds an episode, unless it began from a snapshot.
+        """Adds an episode, unless it began from a snapshot or a teacher helped.
 
-        A clear may take such an episode a few steps.
+        A clear may take an episode from a snapshot a few steps.
         """
-        if ended.line["from_snapshot"]:
+        if ended.line["from_snapshot"] or ended.line.get("taught"):
             return
         level, episode, _ = ended
         self.count += 1

@@ -186,6 +186,7 @@ class Run:
                 timings=self.timings,
                 recorder=self.filmer.recorder if self.filmer else None,
                 explorer=self.explorer,
+                mixture=self.learner.mixture(self.action_generator),
                 ranks=ranks.size,
             )
         )

@@ -83,6 +83,8 @@ METRICS = {metric.key: metric for metric in (
     Metric("learn/learning_rate", "learning", "rate", "{:.1e}", "Learning rate"),
     Metric("learn/gradient_norm", "learning", "gradient", "{:.2f}", "Gradient norm"),
     Metric("learn/loss/clipped", "learning", "clipped", "{:.2f}"),
+    Metric("learn/taught", "learning", "teachers", "{:.0%} of actions",
+           "Actions that teachers choose", 0, 1),
     Metric("learn/policy_lag", "learning", "lag", "{:.1f}"),
     Metric("learn/advantage", "learning", "advantage", "{:.3f}"),
     Metric("learn/updates", "learning", "updates"),

@@ -55,7 +55,7 @@ from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed, Workers
 
-POLICIES = "policies"
+POLICIES, STARTS = "policies", "starts"
 ONE = "one"
 ERRORS = "errors.txt"
 
@@ -88,8 +88,9 @@ _ONE_CHOICE_SECONDS = 1.0
 # policies did not change, and the one network cleared 5 % fewer starts with greedy
 # actions.
 _LEVEL_BITS, _ONE_BITS = 8, 16
-# Share of the time of the merge before its schedules start to fall to 0.
-_MERGE_BEGINS = 0.1
+# Share of the time of the merge before its schedules start to fall to 0. By then the
+# teachers choose few actions, and the steps are as fast as they remain.
+_MERGE_BEGINS = 0.4
 
 
 class Campaign:
@@ -361,7 +362,7 @@ class Campaign:
 
     def _correct(self) -> None:
         """Corrects the policy of each level, within the time of the levels."""
-        config, starts = self.config, self.folder / "starts"
+        config, starts = self.config, self.folder / STARTS
         chosen = {name: self.levels[name].chosen or 0.0 for name in self._teachers()}
         until = self.elapsed() + config.seconds_to_correct(len(self.levels))
         passed: dict[str, float] = {}

@@ -94,6 +94,12 @@ def read(folder: Path, level: str) -> list[bytes]:
     return read_saves(path) if path.exists() else []
 
 
+def files(folder: Path, levels: Sequence[str]) -> list[Path]:
+    """The files of these levels that `collect` wrote to a folder."""
+    paths = (folder / f"{level}.npy" for level in levels)
+    return [path for path in paths if path.exists()]
+
+
 def begin_there(pool: Any, starts: Sequence[bytes], share: float) -> None:
     """Lets a share of the episodes of a level's pool begin at starts of the game."""
     if starts:
