@@ -70,6 +70,9 @@ class Fixed(nn.Module):
         super().__init__()
         self.logits = nn.Parameter(torch.tensor(logits))
 
+    def resample_noise(self, generator):
+        """It has none."""
+
     def forward(self, obs, state, first):
         rows = obs.shape[:2]
         logits = self.logits.expand(*rows, -1)

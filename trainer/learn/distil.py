@@ -29,12 +29,12 @@ from trainer.learn.losses import Targets, distillation_loss
 from trainer.learn.ppo import PPO
 from trainer.machine.monitor import mark
 from trainer.machine.ranks import ALONE
-from trainer.models import NativeNetwork, PolicyModel, checkpoint
+from trainer.models import PolicyModel, checkpoint
 from trainer.models.policy import Policy, load_policy, run_folder
 from trainer.models.released import SUFFIX
-from trainer.rollout.collector import ActorOutput, sample
+from trainer.rollout.collector import Actor, ActorOutput
 from trainer.rollout.frames import observations
-from trainer.rollout.store import Batch, decided
+from trainer.rollout.store import Batch
 
 # Log-probability of actions that a teacher does not have.
 _NEVER = -30.0
@@ -76,7 +76,15 @@ class Mixture:
         """Takes each level's teacher, and after how many updates the share is 0."""
         self._teachers, self._generator = teachers, generator
         self._updates = updates
-        self._networks: dict[int, NativeNetwork | None] = {}
+        self._actors = [
+            Actor(
+                policy.model,
+                num_actions=len(columns),
+                dtype=policy.dtype,
+                generator=generator,
+            )
+            for policy, columns in teachers
+        ]
 
     @torch.no_grad()
     def __call__(
@@ -104,18 +112,11 @@ class Mixture:
 
     def _choose(self, number: int, pixels: Tensor) -> Tensor:
         """Actions (n,) int64 of a teacher, numbered as the teacher does."""
-        policy, columns = self._teachers[number]
-        if number not in self._networks:
-            on = pixels.device.type == "cpu" and policy.dtype == torch.bfloat16
-            network = NativeNetwork.of(policy.model, pixels.shape[1:]) if on else None
-            self._networks[number] = network
-        if (network := self._networks[number]) is None:
-            logits = run_rows(policy.model, pixels, policy.dtype).logits[0].float()
-            return sample(logits, self._generator)
-        noise = torch.empty(len(pixels), len(columns))
-        noise.exponential_(generator=self._generator)
-        levels = torch.zeros(len(pixels), dtype=torch.int64)
-        return decided(network.decide(pixels, levels, noise, 0), len(columns))[0]
+        n, device = len(pixels), pixels.device
+        first = torch.zeros(n, dtype=torch.bool, device=device)
+        levels = torch.zeros(n, dtype=torch.int64, device=device)
+        state = torch.zeros(n, 0, device=device)
+        return self._actors[number](pixels, state, first, levels).actions
 
 
 class Distil(PPO):
@@ -143,14 +144,17 @@ class Distil(PPO):
         """See `Learner`."""
         return Mixture(self._teachers, generator, self._taught_updates)
 
+    def statistics(self) -> dict[str, float]:
+        """See `Learner`; with the share of actions that the teachers choose."""
+        share = taught_share(self.version, self._taught_updates)
+        return super().statistics() | {"taught": share}
+
     def loss_options(self) -> dict[str, Any]:
         """See `Learner`; there is no entropy bonus."""
         return {}
 
     def targets_of(self, batch: Batch) -> tuple[Targets, Tensor]:
         """See `PPO`; with the teachers' policies."""
-        share = taught_share(self.version, self._taught_updates)
-        self._statistics.log("taught", torch.tensor(share, device=self.device))
         targets, priorities = super().targets_of(batch)
         return targets._replace(teachers=self.teachers_of(batch)), priorities
 
