@@ -110,13 +110,19 @@ def main(argv: Sequence[str] | None = None) -> None:
     if args.episodes < 1:
         parser.error(f"--episodes must be at least 1, got {args.episodes}")
     torch.set_num_threads(1)
-    levels = parse_levels(args.levels, "SuperMarioBros-v0")
+    try:
+        levels = parse_levels(args.levels, "SuperMarioBros-v0")
+    except ValueError as error:
+        parser.error(str(error))
     found = {}
     for level in levels:
         path = Path(f"released:{level}")
         if args.folder is not None:
             path = args.folder / f"{level}.safetensors"
-        found[level] = play(path, level, args.episodes, args.seed)
+        try:
+            found[level] = play(path, level, args.episodes, args.seed)
+        except (FileNotFoundError, ValueError) as error:
+            parser.error(str(error))
     result = compare(found)
     print(
         f"{result.observations:,} observations in which a policy is sure, "

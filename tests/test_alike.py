@@ -43,3 +43,12 @@ def test_released_policies_of_water_levels_have_conflicts(alike, capsys):
     with pytest.raises(SystemExit):
         alike.main(["--episodes", "0"])
     assert "--episodes must be at least 1, got 0" in capsys.readouterr().err
+    for arguments, message in (
+        (["nowhere", "--levels", "1-1"], "no checkpoint at nowhere/1-1.safetensors"),
+        (["--levels", "9-9"], "9-9"),
+    ):
+        with pytest.raises(SystemExit):
+            alike.main(arguments)
+        error = capsys.readouterr().err.splitlines()[-1]
+        assert error.startswith("alike.py: error: ") or "error: " in error
+        assert message in error

@@ -265,7 +265,7 @@ GAE_NEEDS = "--lag or --mode async or --loss impala"
         (
             "--snapshot-share 0.7",
             "",
-            "--starts frontier or backward",
+            "--starts frontier, backward or files",
             "--starts frontier",
         ),
         ("--level-sampling uniform", "", "several --levels", "--levels 1-1 1-2"),

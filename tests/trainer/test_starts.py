@@ -1,5 +1,7 @@
 """Episodes begin where the config says, and only those from a level's start count."""
 
+import re
+from contextlib import closing
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +19,8 @@ from small_runs import (
     use_pools,
 )
 
-from trainer.config.schema import ExploreConfig
+from trainer.config.schema import EnvConfig, ExploreConfig
+from trainer.envs.pool import make_pool
 from trainer.explore import frontier
 from trainer.explore.explorer import (
     _TURN_STEPS,
@@ -307,6 +310,16 @@ def test_a_file_of_starts_that_holds_something_else(tmp_path, content, message):
         np.save(path, content)
     with pytest.raises(ValueError, match=message):
         read_saves(path)
+
+
+@pytest.mark.rom
+def test_a_file_of_starts_that_holds_no_states_is_named(tmp_path):
+    path = tmp_path / "1-1.npy"
+    np.save(path, np.zeros((2, 64), np.uint8))
+    with closing(make_pool(EnvConfig(num_envs=1, groups=1), 0)) as pool:
+        expected = re.escape(f"{path}: cannot load this console state: ")
+        with pytest.raises(ValueError, match=expected):
+            SavedStates(pool, [str(path)], ["1-1"])
 
 
 # -- whole runs ----------------------------------------------------------------

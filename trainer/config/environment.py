@@ -52,7 +52,9 @@ _STARTS = ("level", "frontier", "backward")
 _STATE_FILES = (states.SUFFIX, ".npy")
 _AFTER_A_FILE = re.compile("|".join(rf"(?<={re.escape(s)})," for s in _STATE_FILES))
 _SNAPSHOTS = Need(
-    ("starts",), "--starts frontier or backward", lambda run: run["starts"] != "level"
+    ("starts",),
+    "--starts frontier, backward or files",
+    lambda run: run["starts"] != "level",
 )
 _DEMONSTRATIONS = (
     _without("demos"),

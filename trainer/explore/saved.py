@@ -24,7 +24,7 @@ class SavedStates:
 
     def __init__(self, pool: Any, files: Sequence[str], levels: Sequence[str]) -> None:
         game = pool.config["rom"], pool.config["rom_path"]
-        saves: list[bytes] = []
+        snapshots: list[Snapshot] = []
         stages: list[int] = []
         for file in files:
             found = (
@@ -32,11 +32,13 @@ class SavedStates:
                 if file.endswith(".npy")
                 else [states.load(file, *game)]
             )
-            saves += found
+            none = [b""] * len(found)
+            try:
+                snapshots.append(_core.start_snapshots(pool.spec, found, none))
+            except ValueError as error:
+                raise ValueError(f"{file}: {error}") from None
             stages += [_stage_of(file, levels)] * len(found)
-        self._snapshots: Snapshot = _core.start_snapshots(
-            pool.spec, saves, [b""] * len(saves)
-        )
+        self._snapshots: Snapshot = np.concatenate(snapshots)
         self._stages: IntArray = np.array(stages, np.int64)
         self.clear_rates: FloatArray = np.zeros(max(1, len(levels)))
 
