@@ -31,7 +31,8 @@ def image(obs):
     """Pictures as they are; tiles and motion as one frame of 16 rows."""
     if not isinstance(obs, dict):
         return obs
-    motion = obs["motion"].view(np.uint8).reshape(len(obs["motion"]), 1, -1, 16)
+    (motion,) = (part for name, part in obs.items() if name != "tiles")
+    motion = motion.view(np.uint8).reshape(len(motion), 1, -1, 16)
     return np.concatenate((obs["tiles"], motion), axis=2)
 
 

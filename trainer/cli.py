@@ -225,7 +225,7 @@ def _defaults(given: Mapping[str, Any]) -> tuple[RunConfig, Path | None]:
         config = files.config_of(resume, _code(given), task)
         return _with_task(config, task), config.resume
     obs = given.get("obs", EnvConfig.obs)
-    if name == "auto" and obs == "tiles":
+    if name == "auto" and obs != "pixels":
         name = "tiles"
     elif name == "auto":
         name = choose_preset(choose_device(given.get("device", RunConfig.device)))

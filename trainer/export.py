@@ -43,7 +43,7 @@ from trainer.cli import main_of
 from trainer.config.environment import POLICY_OPTIONS
 from trainer.config.schema import IMAGE_SIZE, EnvConfig
 from trainer.config.tasks import game_of, is_native, own_levels
-from trainer.envs.pool import OBS_TYPE
+from trainer.envs.pool import OBS_TYPES
 from trainer.machine.files import make_folder, replacing
 from trainer.models import ActorCritic, PolicyModel
 from trainer.models.policy import Policy, load_policy, observation_shape
@@ -180,8 +180,8 @@ def _pool_options(env: EnvConfig) -> dict[str, Any]:
     levels = list(env.levels or own_levels(env.task))
     if levels:
         options |= {"stages": levels, "random_stages": True}
-    if env.obs == "tiles":
-        options["obs_type"] = OBS_TYPE
+    if env.sees_tiles:
+        options["obs_type"] = OBS_TYPES[env.obs]
     return options | {"custom_actions": list(env.actions)}
 
 

@@ -28,6 +28,7 @@ const ACTIONS = { right_only: 5, simple: 7, complex: 12 };
 
 // Kernels and strides of the networks that see pictures (trainer/models/encoders.py).
 const CNN = { "cnn-72k": [4, 4, 3, 2], "cnn-157k": [8, 6, 3, 2], "cnn-345k": [8, 4, 4, 2] };
+const OBS_TYPES = { pixels: "gray", tiles: "tiles+motion", "tiles+level": "tiles+motion_level" };
 const TILE_SCALES = [32, 32, 24, 48, 4];  // divisors of the numbers of a thing
 
 const element = (id) => document.getElementById(id);
@@ -133,7 +134,7 @@ function networkOf(name, { env, model }, weights) {
     : model.layer_norm ? "layer normalisation"
     : model.noisy ? "noisy heads"
     : env.timing !== "console" ? `timing ${env.timing}`
-    : tiles !== (env.obs === "tiles") ? `observations of ${env.obs}`
+    : tiles !== (env.obs !== "pixels") ? `observations of ${env.obs}`
     : tiles && env.stack_num !== 1 ? `${env.stack_num} frames of tiles` : "";
   if (problem) {
     throw Error(`${name} has ${problem}, which this page cannot run: watch it with ` +
@@ -316,7 +317,7 @@ class LocalGame {
     core._free(at);
     const options = policy ? { ...policy.env } : { noop_max: 0 };
     if (policy) {
-      options.obs_type = options.obs === "tiles" ? "tiles+motion" : "gray";
+      options.obs_type = OBS_TYPES[options.obs];
       options.img_height ||= 84;
       options.img_width ||= 84;
       options.reward_step /= options.frame_skip;  // as the rewards of frames are summed
@@ -348,7 +349,7 @@ class LocalGame {
       at += values.length;
     }
     core._free(this.input);
-    this.input = core._malloc(env.obs === "tiles" ? 256 : shape[1] * shape[2] * shape[3]);
+    this.input = core._malloc(env.obs !== "pixels" ? 256 : shape[1] * shape[2] * shape[3]);
   }
 
   observe() {

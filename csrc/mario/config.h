@@ -60,9 +60,9 @@ namespace mario {
   X(int, img_width, 84,                                                       \
     "pixel columns of a gray or rgb observation, 1 to 1024")                  \
   X(std::string, obs_type, "gray",                                            \
-    "what is observed: gray or rgb (pictures), ram, tiles or motion; a list " \
-    "such as ['tiles', 'motion'] gives a dict of them; text: sentences (only " \
-    "in MarioEnv)")                                                           \
+    "what is observed: gray or rgb (pictures), ram, tiles, motion or "        \
+    "motion_level; a list such as ['tiles', 'motion'] gives a dict of them; " \
+    "text: sentences (only in MarioEnv)")                                     \
   X(bool, gray_scale, true, "false: obs_type 'gray' means 'rgb'")             \
   X(bool, use_inter_area_resize, true,                                        \
     "resize by averaging areas, which only shrinks; false: nearest "          \

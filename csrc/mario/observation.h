@@ -82,7 +82,14 @@ class ObservationSpec {
  private:
   friend class Observation;
 
-  enum class Kind : uint8_t { kGray, kRgb, kRam, kTiles, kMotion };
+  enum class Kind : uint8_t {
+    kGray,
+    kRgb,
+    kRam,
+    kTiles,
+    kMotion,
+    kMotionLevel
+  };
   struct Part {
     Kind kind;
     pool::Field field;

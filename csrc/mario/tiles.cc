@@ -501,6 +501,15 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
   }
 }
 
+void MakeLevel(const uint8_t* memory, int8_t* rows) {
+  const RamView ram(memory);
+  int8_t* const last = rows + (kMotionRows - 1) * kMotionColumns;
+  std::memset(last, 0, kMotionColumns);
+  last[0] = static_cast<int8_t>(
+      std::min(kTileCount + ram.world() - 1, kMaxWorldCode));
+  last[std::min(ram.stage(), 4)] = kThisStage;
+}
+
 int MakeObjects(const uint8_t* memory, int16_t* rows) {
   const ObjectRam ram(memory);
   const Object mario = Mario(ram);

@@ -62,6 +62,15 @@ constexpr int kMotionColumns = 6;
 /// Writes (kMotionRows, kMotionColumns) numbers.
 void MakeMotion(const uint8_t* ram, int8_t* rows);
 
+/// The last row of motion may be the level instead of an object: its code is
+/// kTileCount + world - 1 (of the 11 free codes of 5 bits), and the column of
+/// the stage, 1 to 4, is kThisStage.
+constexpr int kMaxWorldCode = 31;
+constexpr int kThisStage = 32;
+
+/// Writes the level into the last of (kMotionRows, kMotionColumns) numbers.
+void MakeLevel(const uint8_t* ram, int8_t* rows);
+
 /// The most moving objects: 6 slots whose firebars have up to 12 parts, 9
 /// hammers, and what a wrong RAM may have.
 constexpr int kMaxObjects = 96;

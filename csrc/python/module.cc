@@ -65,12 +65,13 @@ void BindRam(py::module_& module) {
       py::arg("ram"));
   module.def(
       "motion",
-      [](const Ram& ram) {
+      [](const Ram& ram, bool level) {
         py::array_t<int8_t> rows({mario::kMotionRows, mario::kMotionColumns});
         mario::MakeMotion(WorkRam(ram), rows.mutable_data());
+        if (level) mario::MakeLevel(WorkRam(ram), rows.mutable_data());
         return rows;
       },
-      py::arg("ram"));
+      py::arg("ram"), py::arg("level") = false);
   module.def(
       "objects",
       [](const Ram& ram) {

@@ -12,7 +12,7 @@ from torch import nn
 
 from trainer.config.plain import to_dict
 from trainer.config.presets import PRESETS
-from trainer.config.schema import RunConfig
+from trainer.config.schema import EnvConfig, RunConfig
 from trainer.learn import distil
 from trainer.learn.distil import teacher_paths
 from trainer.learn.losses import Targets, distillation_loss
@@ -173,9 +173,11 @@ def test_teachers_choose_a_share_of_the_actions_that_falls_to_none():
     first = mixed(mixture, 0)
     assert len(first) == 3500  # all but one environment in eight
     assert (first % 8 != 0).all()
-    half = mixed(mixture, UPDATES // 2)
-    assert len(half) == pytest.approx(1750, rel=0.1)
-    assert (half % 8 != 0).all()
+    half = [mixed(mixture, UPDATES // 2, count=16) for _ in range(400)]
+    assert all((envs % 8 != 0).all() for envs in half)
+    sizes = [len(envs) for envs in half]  # a teacher acts for all 6 or 8, or for none
+    assert set(sizes) == {0, 6, 8, 14}
+    assert np.mean(sizes) == pytest.approx(7, rel=0.1)
     for version in (UPDATES, UPDATES + 1):
         assert not len(mixed(mixture, version))
 
@@ -206,6 +208,65 @@ def test_native_teachers_choose_as_those_of_pytorch():
     assert found[0].unique().numel() > 1
     # Rounding to bfloat16 may decide between two actions that are as good.
     assert (found[0] == found[1]).float().mean() > 0.9
+
+
+class Sum(Fixed):
+    """A teacher whose logits are the sum of what it sees, times its own."""
+
+    def forward(self, obs, state, first):
+        output, state = super().forward(obs, state, first)
+        logits = output.logits * obs.float().sum((2, 3, 4))[..., None]
+        return output._replace(logits=logits), state
+
+
+@pytest.mark.parametrize("hides", [True, False])
+def test_a_teacher_of_tiles_does_not_see_the_level(monkeypatch, hides):
+    frames = torch.zeros(3, 1, 16, 16, dtype=torch.uint8)
+    frames[0, 0, 15, 9] = 1  # the last object but one
+    frames[1, 0, 15, 10] = 21
+    frames[2, 0, 15, 13] = 32
+    before = frames.clone()
+    policy = Policy(Sum([0.125, 0.0]), None, torch.device("cpu"), None, 0, False)
+    teacher = distil.Teacher(policy, torch.tensor([0, 2]), hides)
+    learner = object.__new__(distil.Distil)
+    learner._temperature, learner.frames, learner.obs_shape = 1.0, None, None
+    monkeypatch.setattr(distil, "observations", lambda *_: frames)
+    found = torch.full((3, A), -30.0)
+    learner._teach(teacher, torch.zeros(3, 1), torch.arange(3), found)
+    seen = torch.tensor([1.0, 0.0, 0.0] if hides else [1.0, 21.0, 32.0]) / 8
+    odds = (found[:, 0] - found[:, 2]).detach()
+    torch.testing.assert_close(odds, seen)
+    assert (found[:, 1] == -30).all()
+    # Those that choose actions, too.
+    shown = []
+
+    def choose(number, seen):
+        shown.append(seen)
+        return torch.zeros(3, dtype=torch.int64)
+
+    mixture = distil.Mixture([teacher], torch.Generator().manual_seed(1), UPDATES)
+    monkeypatch.setattr(mixture, "_choose", choose)
+    decided_here = decisions(
+        torch.zeros(3).long(), torch.zeros(3, A), torch.zeros(3), torch.tensor([0])
+    )
+    output = SimpleNamespace(actions=torch.zeros(3).long(), records=decided_here)
+    mixture(np.arange(1, 4), (frames, None, None, torch.zeros(3).long()), output, 0)
+    expected = frames.clone()
+    if hides:
+        expected[1:] = 0
+    torch.testing.assert_close(shown[0], expected)
+    torch.testing.assert_close(frames, before)
+
+
+@pytest.mark.parametrize("obs", ["tiles", "tiles+level"])
+@pytest.mark.parametrize("own", ["tiles", "tiles+level"])
+def test_which_observations_fit(obs, own):
+    one, run = EnvConfig(obs=own), EnvConfig(obs=obs)
+    if (own, obs) == ("tiles+level", "tiles"):
+        with pytest.raises(ValueError, match=r"has obs=tiles\+level, but this run has"):
+            distil.check_fits(one, run, "it")
+    else:
+        distil.check_fits(one, run, "it")
 
 
 def write_teacher(path, **options):
@@ -265,7 +326,7 @@ def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
     common = ["--no-videos", "--dashboard", "off", "--device", "cpu"]
     common += ["--end-episodes", "0"]
     flags = (
-        "--obs tiles --levels 1-1,1-2 --loss distillation --action-set complex "
+        "--obs tiles+level --levels 1-1,1-2 --loss distillation --action-set complex "
         f"--max-steps 8192 --teachers {tmp_path}/policies --run-dir {run}"
     )
     assert main([*flags.split(), *common]) == 0

@@ -12,7 +12,7 @@ from trainer.cli import parse
 from trainer.config.network import GRU
 from trainer.config.presets import preset
 from trainer.config.schema import TILES_SHAPE, EnvConfig, ModelConfig, RunConfig
-from trainer.envs.pool import TilesPool, packed, tiles_picture
+from trainer.envs.pool import OBS_TYPES, TilesPool, packed, tiles_picture
 from trainer.film.filmed_env import FilmedEnv, game_config
 from trainer.models import build_model
 from trainer.models.encoders import NEAR
@@ -40,14 +40,15 @@ def test_both_parts_are_in_a_frame(count):
     np.testing.assert_array_equal(signed, motion)
 
 
-def test_a_pool_is_packed_and_else_itself():
+@pytest.mark.parametrize("names", OBS_TYPES.values(), ids=OBS_TYPES)
+def test_a_pool_is_packed_and_else_itself(names):
     grids, motion = parts(3)
 
     class Pool:
         all_env_ids = (0, 1, 2)
 
         def recv(self):
-            return {"tiles": grids, "motion": motion}, "reward", "info"
+            return {names[1]: motion, "tiles": grids}, "reward", "info"
 
     pool = TilesPool(Pool())
     obs, *rest = pool.recv()
@@ -112,16 +113,16 @@ def test_options_of_the_network_do_something():
     assert small.encoder[0].join.out_features == 128
     with pytest.raises(ValueError, match="blocks=2, but tiles has no blocks"):
         network(blocks=2)
-    with pytest.raises(
-        ValueError, match=r"needs --obs tiles, of shape \(1, 16, 16\).*4, 84, 84"
-    ):
+    expected = r"needs --obs tiles or tiles\+level, of shape \(1, 16, 16\).*4, 84, 84"
+    with pytest.raises(ValueError, match=expected):
         build_model(ModelConfig(name="tiles"), (4, 84, 84), 5)
 
 
-def test_the_flag_chooses_the_network():
-    config = parse(["--obs", "tiles"])
+@pytest.mark.parametrize("obs", OBS_TYPES)
+def test_the_flag_chooses_the_network(obs):
+    config = parse(["--obs", obs])
     assert config.model.name == "tiles"
-    assert config.env == preset("tiles").env
+    assert config.env == replace(preset("tiles").env, obs=obs)
     assert parse(["--obs", "tiles", "--features", "64"]).model.features == 64
     assert parse(["--device", "cpu"]) == RunConfig(device="cpu")
 
@@ -172,10 +173,12 @@ def test_replay_and_memory_work_on_tiles(tmp_path):
 
 
 @pytest.mark.rom
-def test_a_film_sees_what_the_pool_gives():
-    config = game_config(preset("tiles").env)
-    assert config["obs_type"] == "tiles+motion"
+@pytest.mark.parametrize("obs", OBS_TYPES)
+def test_a_film_sees_what_the_pool_gives(obs):
+    config = game_config(replace(preset("tiles").env, obs=obs))
+    assert config["obs_type"] == "+".join(OBS_TYPES[obs])
     step = FilmedEnv(config, seed=1).reset(1)
     assert step.obs.shape == TILES_SHAPE
+    assert any(step.obs[0, -1, 10:]) == (obs == "tiles+level")
     assert tiles_picture(step.obs).shape == (208, 256, 3)
     assert len(np.unique(step.obs[0, :13])) > 2

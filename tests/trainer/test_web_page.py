@@ -20,7 +20,7 @@ from small_runs import save_policy
 
 from mario_envpool import _core, rom
 from mario_envpool.env import MarioEnv
-from trainer.envs.pool import packed
+from trainer.envs.pool import OBS_TYPES, packed
 from trainer.models import policy as policies
 from trainer.models.native import BEST
 
@@ -173,18 +173,19 @@ def test_ram_and_pictures_of_10_000_frames_equal_the_native_core(open_page):
 def greedy_episode(file, level):
     """A greedy episode in MarioEnv: RAM after each step, the end, all odds."""
     policy = policies.load_policy(file)
-    tiles = policy.env.obs == "tiles"
+    kinds = OBS_TYPES.get(policy.env.obs, ["gray"])
     same = ("frame_skip", "stack_num", "img_height", "img_width", "hud", "action_set")
     game = MarioEnv(
         f"SuperMarioBros-{level}-v0",
-        obs_type=["tiles", "motion", "ram"] if tiles else ["gray", "ram"],
+        obs_type=[*kinds, "ram"],
         **{name: getattr(policy.env, name) for name in (*same, "noop_max")},
     )
     obs, _ = game.reset(seed=SEED)
     rams, odds, over = [], [], False
     state, first = torch.zeros(1, 0), torch.zeros(1, 1, dtype=torch.bool)
     while not over:
-        seen = packed(obs["tiles"], obs["motion"]) if tiles else obs["gray"]
+        parts = [obs[kind] for kind in kinds]
+        seen = packed(*parts) if policy.env.sees_tiles else parts[0]
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
             output, _ = policy.model(torch.from_numpy(seen)[None, None], state, first)
         odds.append(output.logits[0, 0].softmax(-1).numpy())

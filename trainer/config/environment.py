@@ -80,10 +80,11 @@ class EnvConfig:
     many of --levels, the same ones for every seed. Evaluations report training and test
     levels separately."""
 
-    obs: Literal["pixels", "tiles"] = "pixels"
+    obs: Literal["pixels", "tiles", "tiles+level"] = "pixels"
     """Observations. pixels: grey images. tiles: no images, but the contents of the
     cells around Mario and the motion of the objects there, for --model tiles
-    (docs/observations.md)."""
+    (docs/observations.md). tiles+level: tiles, and which level it is, for one network
+    that learns many levels, some of which look alike."""
 
     num_envs: int = 64
     """Number of environments of the run. The processes of a torchrun job have equal
@@ -214,6 +215,11 @@ class EnvConfig:
     within this range."""
 
     @property
+    def sees_tiles(self) -> bool:
+        """Whether observations are tiles and motion, of shape `TILES_SHAPE`."""
+        return self.obs != "pixels"
+
+    @property
     def actions(self) -> tuple[str, ...]:
         """The buttons of every action of a Super Mario Bros. task, such as "right+A".
 
@@ -231,18 +237,19 @@ class EnvConfig:
             raise ValueError(
                 f"groups must divide num_envs={self.num_envs}, got {self.groups}"
             )
-        if self.obs != "tiles":
+        if not self.sees_tiles:
             return
         if self.stack_num != 1:
             raise ValueError(
-                f"obs=tiles needs stack_num=1, got {self.stack_num}: an observation "
-                "already holds speeds; for more of the past use --memory gru"
+                f"obs={self.obs} needs stack_num=1, got {self.stack_num}: an "
+                "observation already holds speeds; for more of the past use --memory "
+                "gru"
             )
         size = self.img_height or TILES_SHAPE[1], self.img_width or TILES_SHAPE[2]
         if size != TILES_SHAPE[1:]:
             raise ValueError(
-                f"obs=tiles has one size: leave out img_height={self.img_height} and "
-                f"img_width={self.img_width}"
+                f"obs={self.obs} has one size: leave out img_height={self.img_height} "
+                f"and img_width={self.img_width}"
             )
 
 

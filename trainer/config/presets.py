@@ -106,7 +106,7 @@ def for_levels(
     several, one_hard = len(levels) > 1, len(levels) == 1 and levels[0] != "1-1"
     if whole_game:
         changes |= {"stall_steps": 200, "max_episode_steps": _WHOLE_GAME_STEPS}
-    if several or (one_hard and now["obs"] == "tiles"):
+    if several or (one_hard and now["obs"] != "pixels"):
         changes |= {
             "action_set": "simple",  # more than running right
             "stall_steps": 200,

@@ -44,8 +44,8 @@ class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
     preset: Literal["auto", PresetName] = "auto"
-    """Source of the defaults. auto: tiles with --obs tiles, else the preset for the
-    hardware (see the table in docs/training.md)."""
+    """Source of the defaults. auto: tiles with --obs tiles or tiles+level, else the
+    preset for the hardware (see the table in docs/training.md)."""
 
     device: str = "auto"
     """auto (cuda if there is a usable GPU, else cpu), cpu, cuda or cuda:N."""
@@ -177,7 +177,7 @@ class RunConfig:
         ValueError if the task does not have the levels.
         """
         size = IMAGE_SIZES.get(self.model.name, IMAGE_SIZE)
-        if self.env.obs == "tiles":
+        if self.env.sees_tiles:
             size = TILES_SHAPE[-1]
         height = self.env.img_height or size
         levels, test = split_levels(
@@ -317,10 +317,10 @@ class RunConfig:
     def _check_network(self) -> None:
         """Raises ValueError if the network does not fit the observations or levels."""
         name, obs = self.model.name, self.env.obs
-        if ":" not in name and (name == "tiles") != (obs == "tiles"):
+        if ":" not in name and (name == "tiles") != self.env.sees_tiles:
             raise ValueError(
-                f"model={name} does not take obs={obs}; obs=tiles needs model=tiles, "
-                "or your own class as module:Class"
+                f"model={name} does not take obs={obs}; obs=tiles and obs=tiles+level "
+                "need model=tiles, or your own class as module:Class"
             )
         levels, heads = len(self.resolved().env.levels), self.model.value_heads
         if heads > 1 and heads != levels:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,8 +27,8 @@ _OURS = (
     "max_replacements", "replacement_episodes",
 )  # fmt: skip
 
-#: The option of the pool that `packed` needs.
-OBS_TYPE = ["tiles", "motion"]
+#: The option obs_type of pools with tiles, by `EnvConfig.obs`; `packed` joins them.
+OBS_TYPES = {"tiles": ["tiles", "motion"], "tiles+level": ["tiles", "motion_level"]}
 # Runs seed their pools with multiples of this; environment i adds i to the seed.
 SEED_STRIDE = 100_003
 
@@ -43,7 +43,7 @@ def make_pool(
     order. `more` are other options of the mario_envpool tasks, such as stages.
     """
     others = thread_ids()
-    native, tiles = is_native(config.task), config.obs == "tiles"
+    native, tiles = is_native(config.task), config.sees_tiles
     if not native:
         _check_task(config.task)
     group = config.num_envs // config.groups
@@ -64,7 +64,7 @@ def make_pool(
             options |= {"stages": list(config.levels), "random_stages": True}
         options |= more
         if tiles:
-            options["obs_type"] = OBS_TYPE
+            options["obs_type"] = OBS_TYPES[config.obs]
         pool = mario_envpool.make(config.task, env_type="gymnasium", **options)
         pool = TilesPool(pool) if tiles else pool
     elif tiles:
@@ -165,6 +165,12 @@ def _check_image_task(task: str) -> None:
         )
 
 
+def packed_obs(obs: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.uint8]:
+    """An observation of one of `OBS_TYPES` as frames."""
+    (motion,) = (part for name, part in obs.items() if name != "tiles")
+    return packed(obs["tiles"], motion)
+
+
 def packed(
     grids: npt.NDArray[np.uint8], motion: npt.NDArray[np.int8]
 ) -> npt.NDArray[np.uint8]:
@@ -192,17 +198,17 @@ class TilesPool:
     def recv(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The pool's `recv`, with observations (n, 1, 16, 16) uint8."""
         obs, *results = self._pool.recv(*args, **kwargs)
-        return packed(obs["tiles"], obs["motion"]), *results
+        return packed_obs(obs), *results
 
     def reset(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The pool's `reset`, with observations as from `recv`."""
         obs, info = self._pool.reset(*args, **kwargs)
-        return packed(obs["tiles"], obs["motion"]), info
+        return packed_obs(obs), info
 
     def step(self, *args: Any, **kwargs: Any) -> tuple[Any, ...]:
         """The pool's `step`, with observations as from `recv`."""
         obs, *results = self._pool.step(*args, **kwargs)
-        return packed(obs["tiles"], obs["motion"]), *results
+        return packed_obs(obs), *results
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._pool, name)

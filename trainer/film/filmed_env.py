@@ -21,7 +21,7 @@ from torch import Tensor
 from mario_envpool import _core, nes, rom
 from trainer.config.schema import EnvConfig
 from trainer.config.tasks import check_level, is_native
-from trainer.envs.pool import make_pool, packed
+from trainer.envs.pool import make_pool, packed_obs
 from trainer.models.level_policies import PAUSED_FRAMES, POOL_OPTIONS, LevelPolicies
 from trainer.models.policy import Policy
 from trainer.rollout.collector import sample
@@ -263,7 +263,8 @@ def _seen(fields: Mapping[str, Any]) -> npt.NDArray[np.uint8]:
     if "obs" in fields:
         obs: npt.NDArray[np.uint8] = fields["obs"]
         return obs
-    return packed(fields["obs:tiles"], fields["obs:motion"])
+    parts = {n.removeprefix("obs:"): fields[n] for n in fields if n.startswith("obs:")}
+    return packed_obs(parts)
 
 
 def _info(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ class Augmentation:
         )
         self.coef = config.augment_coef  # weight of `losses.consistency`
         _check(self.kinds, env)
-        self._tiles = env.obs == "tiles"
+        self._tiles = env.sees_tiles
         self._most = TILES_SHIFT if self._tiles else SHIFT
         if "flip" in self.kinds:
             # On the device: a list would be copied there each time, and while a CUDA
@@ -114,7 +114,7 @@ def _check(kinds: Sequence[str], env: EnvConfig) -> None:
                 f"{kind!r}"
             )
     others = [kind for kind in kinds if kind != "shift"]
-    if others and env.obs == "tiles":
+    if others and env.sees_tiles:
         raise ValueError(
             f"augment={','.join(others)} needs pictures, but observations are tiles, "
             "which can only be shifted: use --augment shift"

@@ -20,6 +20,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mario_envpool.tiles import MOTION
 from trainer.config.environment import POLICY_OPTIONS
 from trainer.config.learning import Distillation
 from trainer.config.schema import EnvConfig, RunConfig
@@ -52,6 +53,11 @@ class Teacher(NamedTuple):
 
     policy: Policy
     columns: Tensor  # (its actions,) int64, their indices among the run's actions
+    hides_level: bool = False  # it sees tiles only, but the run's have the level, too
+
+    def sees(self, pixels: Tensor) -> Tensor:
+        """Observations (n, C, H, W) of the run as the teacher's own."""
+        return without_level(pixels) if self.hides_level else pixels
 
 
 def taught_share(version: int, updates: float) -> float:
@@ -83,7 +89,7 @@ class Mixture:
                 dtype=policy.dtype,
                 generator=generator,
             )
-            for policy, columns in teachers
+            for policy, columns, _ in teachers
         ]
 
     @torch.no_grad()
@@ -100,12 +106,15 @@ class Mixture:
             return env_id[:0]
         pixels, levels = inputs[0], inputs[3]
         device, own = pixels.device, self._generator
-        taught = torch.rand(len(pixels), generator=own, device=device) < share
+        # Teachers act for all of their rows or for none: a call has a fixed cost.
+        acting = torch.rand(len(self._teachers), generator=own, device=device) < share
+        taught = acting[levels]
         taught &= torch.as_tensor(env_id % _ALONE != 0).to(device)
         for number, teacher in enumerate(self._teachers):
             (rows,) = (taught & (levels == number)).nonzero(as_tuple=True)
             if len(rows):
-                chosen = teacher.columns[self._choose(number, pixels[rows])]
+                seen = teacher.sees(pixels[rows])
+                chosen = teacher.columns[self._choose(number, seen)]
                 output.actions[rows] = output.records[rows, 0] = chosen
         envs: npt.NDArray[np.int32] = env_id[taught.cpu().numpy()]
         return envs
@@ -184,6 +193,7 @@ class Distil(PPO):
         """Writes a teacher's log-probabilities of some rows."""
         policy = teacher.policy
         obs = observations(self.frames, stacks[rows], self.obs_shape)
+        obs = teacher.sees(obs)
         logits = run_rows(policy.model, obs, policy.dtype).logits[0].float()
         probable = F.log_softmax(logits / self._temperature, -1).clamp(min=_NEVER)
         log_probs[rows[:, None], teacher.columns] = probable
@@ -225,7 +235,7 @@ def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
         )
     for option in _SAME:
         there, here = getattr(teacher, option), getattr(env, option)
-        if there != here:
+        if there != here and not (option == "obs" and _hides_level(teacher, env)):
             raise ValueError(
                 f"{name} has {option}={there}, but this run has {option}={here}; give "
                 "the run its teachers' options"
@@ -248,4 +258,20 @@ def _load(path: Path, env: EnvConfig, device: torch.device, model: str) -> Teach
         )
     check_fits(policy.env, env, f"teacher {path}")
     places = [env.actions.index(action) for action in policy.env.actions]
-    return Teacher(policy, torch.tensor(places, device=device))
+    columns = torch.tensor(places, device=device)
+    return Teacher(policy, columns, _hides_level(policy.env, env))
+
+
+def _hides_level(teacher: EnvConfig, env: EnvConfig) -> bool:
+    """Whether a run's observations are a teacher's but for the level in them."""
+    return (teacher.obs, env.obs) == ("tiles", "tiles+level")
+
+
+def without_level(frames: Tensor) -> Tensor:
+    """Frames (n, 1, 16, 16) of tiles+level as of tiles: the last object is missing.
+
+    Few moments have seven objects.
+    """
+    frames = frames.clone()
+    frames.flatten(1)[:, -len(MOTION) :] = 0
+    return frames

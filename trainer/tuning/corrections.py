@@ -199,7 +199,7 @@ def _open(
     stored = read_policy(path, torch.device("cpu"))
     network = policy.model
     if (
-        policy.env.obs == "tiles"  # pictures would need gigabytes
+        policy.env.sees_tiles  # pictures would need gigabytes
         and isinstance(network, ActorCritic)
         and not network.state_size
         and stored.weights.keys() >= set(LAST_LAYER)

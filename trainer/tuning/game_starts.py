@@ -60,7 +60,7 @@ def collect(folder: Path, to: Path, seed: int, model: str = "") -> dict[str, flo
         pictures: they are not corrected.
     """
     policies = load_level_policies(folder, model=model, pause_for_rng=True)
-    if policies.env.obs != "tiles":
+    if not policies.env.sees_tiles:
         return {}
     env = replace(
         policies.env,
