@@ -503,11 +503,16 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
 
 void MakeLevel(const uint8_t* memory, int8_t* rows) {
   const RamView ram(memory);
-  int8_t* const last = rows + (kMotionRows - 1) * kMotionColumns;
-  std::memset(last, 0, kMotionColumns);
-  last[0] = static_cast<int8_t>(
-      std::min(kTileCount + ram.world() - 1, kMaxWorldCode));
-  last[std::min(ram.stage(), 4)] = kThisStage;
+  const auto state = [&](int row) -> int8_t& {
+    return rows[row * kMotionColumns + kMotionColumns - 1];
+  };
+  for (int stage = 1; stage <= 4; ++stage) {
+    state(stage) = stage == std::min(ram.stage(), 4) ? kLevelNumber : 0;
+  }
+  for (int bit = 0; bit < 3; ++bit) {
+    const bool set = (((ram.world() - 1) >> (2 - bit)) & 1) != 0;
+    state(5 + bit) = set ? kLevelNumber : -kLevelNumber;
+  }
 }
 
 int MakeObjects(const uint8_t* memory, int16_t* rows) {

@@ -62,13 +62,13 @@ constexpr int kMotionColumns = 6;
 /// Writes (kMotionRows, kMotionColumns) numbers.
 void MakeMotion(const uint8_t* ram, int8_t* rows);
 
-/// The last row of motion may be the level instead of an object: its code is
-/// kTileCount + world - 1 (of the 11 free codes of 5 bits), and the column of
-/// the stage, 1 to 4, is kThisStage.
-constexpr int kMaxWorldCode = 31;
-constexpr int kThisStage = 32;
+/// The size of the numbers of MakeLevel: about that of the other columns'
+/// numbers after a network has scaled them.
+constexpr int kLevelNumber = 8;
 
-/// Writes the level into the last of (kMotionRows, kMotionColumns) numbers.
+/// Writes the level into the states of the objects, which are 0 otherwise: in
+/// rows 1 to 4 kLevelNumber in the row of the stage, in rows 5 to 7 the bits of
+/// world - 1, kLevelNumber or -kLevelNumber, the highest first.
 void MakeLevel(const uint8_t* ram, int8_t* rows);
 
 /// The most moving objects: 6 slots whose firebars have up to 12 parts, 9

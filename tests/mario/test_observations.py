@@ -183,29 +183,36 @@ def test_other_kinds_are_refused(kind: Any, message: str) -> None:
         mario_envpool.make(TASK, obs_type=kind)
 
 
-@pytest.mark.parametrize("level", ["1-1", "7-2", "8-4"])
-def test_the_level_replaces_the_last_object(make_env: Any, level: str) -> None:
+@pytest.mark.parametrize(
+    ("level", "states"),
+    [
+        ("1-1", [8, 0, 0, 0, -8, -8, -8]),
+        ("7-2", [0, 8, 0, 0, 8, 8, -8]),
+        ("8-4", [0, 0, 0, 8, 8, 8, 8]),
+    ],
+)
+def test_the_level_is_in_the_states_of_objects(
+    make_env: Any, level: str, states: list[int]
+) -> None:
     env = make_env(obs_type="motion+motion_level", stages=[level])
     result = env.reset()
     motion, marked = result["obs:motion"], result["obs:motion_level"]
-    assert np.array_equal(motion[:-1], marked[:-1])
-    world, stage = map(int, level.split("-"))
-    last = [len(tiles.NAMES) + world - 1, 0, 0, 0, 0, 0]
-    last[stage] = 32
-    assert marked[-1].tolist() == last
-    assert not motion[-1].any()
+    assert np.array_equal(motion[:, :-1], marked[:, :-1])
+    assert marked[0, -1] == motion[0, -1]
+    assert not motion[1:, -1].any()
+    assert marked[1:, -1].tolist() == states
 
 
-@pytest.mark.parametrize("world", [8, 10, 11, 255])
+@pytest.mark.parametrize("world", [0, 7, 8, 255])
 @pytest.mark.parametrize("stage", [0, 3, 4, 255])
-def test_any_ram_has_a_level_of_five_bits(world: int, stage: int) -> None:
-    """RAM that no game has, too: networks have rows for 32 codes."""
+def test_any_ram_has_a_level(world: int, stage: int) -> None:
+    """RAM that no game has, too."""
     ram = np.zeros(2048, np.uint8)
     ram[_core.ram_addresses["World"]] = world
     ram[_core.ram_addresses["Stage"]] = stage
-    last = _core.motion(ram, level=True)[-1]
-    assert last[0] == min(21 + world, 31)
-    assert (last[1:] == 32).nonzero()[0].tolist() == [min(stage, 3)]
+    states = _core.motion(ram, level=True)[1:, -1].tolist()
+    assert states[:4] == [8 * (place == min(stage, 3)) for place in range(4)]
+    assert states[4:] == [8 if world & bit else -8 for bit in (4, 2, 1)]
 
 
 @pytest.mark.parametrize("kind", [3, ["tiles", 1], None])

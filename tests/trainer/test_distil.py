@@ -222,9 +222,9 @@ class Sum(Fixed):
 @pytest.mark.parametrize("hides", [True, False])
 def test_a_teacher_of_tiles_does_not_see_the_level(monkeypatch, hides):
     frames = torch.zeros(3, 1, 16, 16, dtype=torch.uint8)
-    frames[0, 0, 15, 9] = 1  # the last object but one
-    frames[1, 0, 15, 10] = 21
-    frames[2, 0, 15, 13] = 32
+    frames[0, 0, 13, 5] = 1  # Mario's state
+    frames[1, 0, 13, 11] = 21  # that of the first object
+    frames[2, 0, 15, 15] = 32  # and of the last one
     before = frames.clone()
     policy = Policy(Sum([0.125, 0.0]), None, torch.device("cpu"), None, 0, False)
     teacher = distil.Teacher(policy, torch.tensor([0, 2]), hides)

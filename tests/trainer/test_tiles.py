@@ -179,6 +179,6 @@ def test_a_film_sees_what_the_pool_gives(obs):
     assert config["obs_type"] == "+".join(OBS_TYPES[obs])
     step = FilmedEnv(config, seed=1).reset(1)
     assert step.obs.shape == TILES_SHAPE
-    assert any(step.obs[0, -1, 10:]) == (obs == "tiles+level")
+    assert any(step.obs[0, -1, 15:]) == (obs == "tiles+level")
     assert tiles_picture(step.obs).shape == (208, 256, 3)
     assert len(np.unique(step.obs[0, :13])) > 2

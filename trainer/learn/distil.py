@@ -21,7 +21,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mario_envpool.tiles import MOTION
-from trainer.config.environment import POLICY_OPTIONS
+from trainer.config.environment import POLICY_OPTIONS, TILES_ROWS
 from trainer.config.learning import Distillation
 from trainer.config.schema import EnvConfig, RunConfig
 from trainer.config.tasks import game_of, is_native, own_levels
@@ -268,10 +268,11 @@ def _hides_level(teacher: EnvConfig, env: EnvConfig) -> bool:
 
 
 def without_level(frames: Tensor) -> Tensor:
-    """Frames (n, 1, 16, 16) of tiles+level as of tiles: the last object is missing.
+    """Frames (n, 1, 16, 16) of tiles+level as those of tiles.
 
-    Few moments have seven objects.
+    The level is in the states of the objects, which are 0 in tiles.
     """
     frames = frames.clone()
-    frames.flatten(1)[:, -len(MOTION) :] = 0
+    motion = frames[:, 0, TILES_ROWS:].view(len(frames), -1, len(MOTION))
+    motion[:, 1:, MOTION.index("state")] = 0
     return frames
