@@ -28,7 +28,7 @@ const ACTIONS = { right_only: 5, simple: 7, complex: 12 };
 
 // Kernels and strides of the networks that see pictures (trainer/models/encoders.py).
 const CNN = { "cnn-72k": [4, 4, 3, 2], "cnn-157k": [8, 6, 3, 2], "cnn-345k": [8, 4, 4, 2] };
-const OBS_TYPES = { pixels: "gray", tiles: "tiles+motion", "tiles+level": "tiles+motion_level" };
+const OBS_TYPES = { pixels: "gray", tiles: "tiles+motion", "tiles+world": "tiles+motion_world" };
 const TILE_SCALES = [32, 32, 24, 48, 4];  // divisors of the numbers of a thing
 
 const element = (id) => document.getElementById(id);

@@ -61,7 +61,7 @@ namespace mario {
     "pixel columns of a gray or rgb observation, 1 to 1024")                  \
   X(std::string, obs_type, "gray",                                            \
     "what is observed: gray or rgb (pictures), ram, tiles, motion or "        \
-    "motion_level; a list such as ['tiles', 'motion'] gives a dict of them; " \
+    "motion_world; a list such as ['tiles', 'motion'] gives a dict of them; " \
     "text: sentences (only in MarioEnv)")                                     \
   X(bool, gray_scale, true, "false: obs_type 'gray' means 'rgb'")             \
   X(bool, use_inter_area_resize, true,                                        \

@@ -18,12 +18,12 @@ namespace {
 constexpr int kRamBytes = nes::kRamBytes;
 // The names of ObservationSpec::Kind, in its order.
 constexpr const char* kKinds[] = {"gray",  "rgb",    "ram",
-                                  "tiles", "motion", "motion_level"};
+                                  "tiles", "motion", "motion_world"};
 
 [[noreturn]] void RefuseType(const std::string& given, const std::string& why) {
   throw std::invalid_argument(
       "obs_type='" + given + "' is not possible: " + why +
-      "; choose gray, rgb, ram, tiles, motion or motion_level, or several of "
+      "; choose gray, rgb, ram, tiles, motion or motion_world, or several of "
       "them such as "
       "['tiles', 'motion']; text is possible alone, in MarioEnv and "
       "gymnasium.make");
@@ -111,7 +111,7 @@ ObservationSpec::Part ObservationSpec::MakePart(Kind kind,
       part.field.high = kTileCount - 1;
       break;
     case Kind::kMotion:
-    case Kind::kMotionLevel:
+    case Kind::kMotionWorld:
       part.frames = 1;
       part.frame_bytes = kMotionRows * kMotionColumns;
       part.field.dtype = pool::DType::kInt8;
@@ -177,9 +177,9 @@ void Observation::Push(const uint8_t* ram) {
       case ObservationSpec::Kind::kMotion:
         MakeMotion(ram, reinterpret_cast<int8_t*>(out));
         break;
-      case ObservationSpec::Kind::kMotionLevel:
+      case ObservationSpec::Kind::kMotionWorld:
         MakeMotion(ram, reinterpret_cast<int8_t*>(out));
-        MakeLevel(ram, reinterpret_cast<int8_t*>(out));
+        MakeWorld(ram, reinterpret_cast<int8_t*>(out));
         break;
     }
     stacks_[i].Push();

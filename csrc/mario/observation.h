@@ -88,7 +88,7 @@ class ObservationSpec {
     kRam,
     kTiles,
     kMotion,
-    kMotionLevel
+    kMotionWorld
   };
   struct Part {
     Kind kind;

@@ -501,17 +501,11 @@ void MakeMotion(const uint8_t* memory, int8_t* rows) {
   }
 }
 
-void MakeLevel(const uint8_t* memory, int8_t* rows) {
-  const RamView ram(memory);
-  const auto state = [&](int row) -> int8_t& {
-    return rows[row * kMotionColumns + kMotionColumns - 1];
-  };
-  for (int stage = 1; stage <= 4; ++stage) {
-    state(stage) = stage == std::min(ram.stage(), 4) ? kLevelNumber : 0;
-  }
-  for (int bit = 0; bit < 3; ++bit) {
-    const bool set = (((ram.world() - 1) >> (2 - bit)) & 1) != 0;
-    state(5 + bit) = set ? kLevelNumber : -kLevelNumber;
+void MakeWorld(const uint8_t* memory, int8_t* rows) {
+  const int world = RamView(memory).world();
+  for (int row = 1; row < kMotionRows; ++row) {
+    rows[row * kMotionColumns + kMotionColumns - 1] =
+        row == world ? kThisWorld : 0;
   }
 }
 

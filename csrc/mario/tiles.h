@@ -62,14 +62,13 @@ constexpr int kMotionColumns = 6;
 /// Writes (kMotionRows, kMotionColumns) numbers.
 void MakeMotion(const uint8_t* ram, int8_t* rows);
 
-/// The size of the numbers of MakeLevel: about that of the other columns'
-/// numbers after a network has scaled them.
-constexpr int kLevelNumber = 8;
+/// Marks the world: about the size of other numbers after a network has scaled
+/// them.
+constexpr int kThisWorld = 8;
 
-/// Writes the level into the states of the objects, which are 0 otherwise: in
-/// rows 1 to 4 kLevelNumber in the row of the stage, in rows 5 to 7 the bits of
-/// world - 1, kLevelNumber or -kLevelNumber, the highest first.
-void MakeLevel(const uint8_t* ram, int8_t* rows);
+/// Writes the world into the states of the objects, which are 0 otherwise: in
+/// world w, row w has kThisWorld. Worlds from kMotionRows on have none.
+void MakeWorld(const uint8_t* ram, int8_t* rows);
 
 /// The most moving objects: 6 slots whose firebars have up to 12 parts, 9
 /// hammers, and what a wrong RAM may have.

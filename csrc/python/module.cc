@@ -65,13 +65,13 @@ void BindRam(py::module_& module) {
       py::arg("ram"));
   module.def(
       "motion",
-      [](const Ram& ram, bool level) {
+      [](const Ram& ram, bool world) {
         py::array_t<int8_t> rows({mario::kMotionRows, mario::kMotionColumns});
         mario::MakeMotion(WorkRam(ram), rows.mutable_data());
-        if (level) mario::MakeLevel(WorkRam(ram), rows.mutable_data());
+        if (world) mario::MakeWorld(WorkRam(ram), rows.mutable_data());
         return rows;
       },
-      py::arg("ram"), py::arg("level") = false);
+      py::arg("ram"), py::arg("world") = false);
   module.def(
       "objects",
       [](const Ram& ram) {

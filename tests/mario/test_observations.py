@@ -22,7 +22,7 @@ SHAPES = {
     "ram": (2048,),
     "tiles": (4, 13, 16),
     "motion": (8, 6),
-    "motion_level": (8, 6),
+    "motion_world": (8, 6),
 }
 
 
@@ -186,33 +186,30 @@ def test_other_kinds_are_refused(kind: Any, message: str) -> None:
 @pytest.mark.parametrize(
     ("level", "states"),
     [
-        ("1-1", [8, 0, 0, 0, -8, -8, -8]),
-        ("7-2", [0, 8, 0, 0, 8, 8, -8]),
-        ("8-4", [0, 0, 0, 8, 8, 8, 8]),
+        ("1-1", [8, 0, 0, 0, 0, 0, 0]),
+        ("7-2", [0, 0, 0, 0, 0, 0, 8]),
+        ("8-4", [0, 0, 0, 0, 0, 0, 0]),
     ],
 )
-def test_the_level_is_in_the_states_of_objects(
+def test_the_world_is_in_the_states_of_objects(
     make_env: Any, level: str, states: list[int]
 ) -> None:
-    env = make_env(obs_type="motion+motion_level", stages=[level])
+    env = make_env(obs_type="motion+motion_world", stages=[level])
     result = env.reset()
-    motion, marked = result["obs:motion"], result["obs:motion_level"]
+    motion, marked = result["obs:motion"], result["obs:motion_world"]
     assert np.array_equal(motion[:, :-1], marked[:, :-1])
     assert marked[0, -1] == motion[0, -1]
     assert not motion[1:, -1].any()
     assert marked[1:, -1].tolist() == states
 
 
-@pytest.mark.parametrize("world", [0, 7, 8, 255])
-@pytest.mark.parametrize("stage", [0, 3, 4, 255])
-def test_any_ram_has_a_level(world: int, stage: int) -> None:
+@pytest.mark.parametrize("world", [0, 6, 7, 8, 255])
+def test_any_ram_has_a_world(world: int) -> None:
     """RAM that no game has, too."""
     ram = np.zeros(2048, np.uint8)
     ram[_core.ram_addresses["World"]] = world
-    ram[_core.ram_addresses["Stage"]] = stage
-    states = _core.motion(ram, level=True)[1:, -1].tolist()
-    assert states[:4] == [8 * (place == min(stage, 3)) for place in range(4)]
-    assert states[4:] == [8 if world & bit else -8 for bit in (4, 2, 1)]
+    states = _core.motion(ram, world=True)[1:, -1].tolist()
+    assert states == [8 * (row == world) for row in range(7)]
 
 
 @pytest.mark.parametrize("kind", [3, ["tiles", 1], None])

@@ -220,7 +220,7 @@ class Sum(Fixed):
 
 
 @pytest.mark.parametrize("hides", [True, False])
-def test_a_teacher_of_tiles_does_not_see_the_level(monkeypatch, hides):
+def test_a_teacher_of_tiles_does_not_see_the_world(monkeypatch, hides):
     frames = torch.zeros(3, 1, 16, 16, dtype=torch.uint8)
     frames[0, 0, 13, 5] = 1  # Mario's state
     frames[1, 0, 13, 11] = 21  # that of the first object
@@ -258,12 +258,12 @@ def test_a_teacher_of_tiles_does_not_see_the_level(monkeypatch, hides):
     torch.testing.assert_close(frames, before)
 
 
-@pytest.mark.parametrize("obs", ["tiles", "tiles+level"])
-@pytest.mark.parametrize("own", ["tiles", "tiles+level"])
+@pytest.mark.parametrize("obs", ["tiles", "tiles+world"])
+@pytest.mark.parametrize("own", ["tiles", "tiles+world"])
 def test_which_observations_fit(obs, own):
     one, run = EnvConfig(obs=own), EnvConfig(obs=obs)
-    if (own, obs) == ("tiles+level", "tiles"):
-        with pytest.raises(ValueError, match=r"has obs=tiles\+level, but this run has"):
+    if (own, obs) == ("tiles+world", "tiles"):
+        with pytest.raises(ValueError, match=r"has obs=tiles\+world, but this run has"):
             distil.check_fits(one, run, "it")
     else:
         distil.check_fits(one, run, "it")
@@ -326,7 +326,7 @@ def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
     common = ["--no-videos", "--dashboard", "off", "--device", "cpu"]
     common += ["--end-episodes", "0"]
     flags = (
-        "--obs tiles+level --levels 1-1,1-2 --loss distillation --action-set complex "
+        "--obs tiles+world --levels 1-1,1-2 --loss distillation --action-set complex "
         f"--max-steps 8192 --teachers {tmp_path}/policies --run-dir {run}"
     )
     assert main([*flags.split(), *common]) == 0

@@ -113,7 +113,7 @@ def test_options_of_the_network_do_something():
     assert small.encoder[0].join.out_features == 128
     with pytest.raises(ValueError, match="blocks=2, but tiles has no blocks"):
         network(blocks=2)
-    expected = r"needs --obs tiles or tiles\+level, of shape \(1, 16, 16\).*4, 84, 84"
+    expected = r"needs --obs tiles or tiles\+world, of shape \(1, 16, 16\).*4, 84, 84"
     with pytest.raises(ValueError, match=expected):
         build_model(ModelConfig(name="tiles"), (4, 84, 84), 5)
 
@@ -179,6 +179,6 @@ def test_a_film_sees_what_the_pool_gives(obs):
     assert config["obs_type"] == "+".join(OBS_TYPES[obs])
     step = FilmedEnv(config, seed=1).reset(1)
     assert step.obs.shape == TILES_SHAPE
-    assert any(step.obs[0, -1, 15:]) == (obs == "tiles+level")
+    assert step.obs[0, -3, 11] == (8 if obs == "tiles+world" else 0)
     assert tiles_picture(step.obs).shape == (208, 256, 3)
     assert len(np.unique(step.obs[0, :13])) > 2

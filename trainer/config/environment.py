@@ -80,11 +80,11 @@ class EnvConfig:
     many of --levels, the same ones for every seed. Evaluations report training and test
     levels separately."""
 
-    obs: Literal["pixels", "tiles", "tiles+level"] = "pixels"
+    obs: Literal["pixels", "tiles", "tiles+world"] = "pixels"
     """Observations. pixels: grey images. tiles: no images, but the contents of the
     cells around Mario and the motion of the objects there, for --model tiles
-    (docs/observations.md). tiles+level: tiles, and which level it is, for one network
-    that learns many levels, some of which look alike."""
+    (docs/observations.md). tiles+world: tiles, and the number of the world, for one
+    network that learns many levels, some of which look alike."""
 
     num_envs: int = 64
     """Number of environments of the run. The processes of a torchrun job have equal

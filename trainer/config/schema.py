@@ -44,7 +44,7 @@ class RunConfig:
     """Trains a policy and writes curves and checkpoints to a run folder."""
 
     preset: Literal["auto", PresetName] = "auto"
-    """Source of the defaults. auto: tiles with --obs tiles or tiles+level, else the
+    """Source of the defaults. auto: tiles with --obs tiles or tiles+world, else the
     preset for the hardware (see the table in docs/training.md)."""
 
     device: str = "auto"
@@ -319,7 +319,7 @@ class RunConfig:
         name, obs = self.model.name, self.env.obs
         if ":" not in name and (name == "tiles") != self.env.sees_tiles:
             raise ValueError(
-                f"model={name} does not take obs={obs}; obs=tiles and obs=tiles+level "
+                f"model={name} does not take obs={obs}; obs=tiles and obs=tiles+world "
                 "need model=tiles, or your own class as module:Class"
             )
         levels, heads = len(self.resolved().env.levels), self.model.value_heads

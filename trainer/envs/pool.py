@@ -28,7 +28,7 @@ _OURS = (
 )  # fmt: skip
 
 #: The option obs_type of pools with tiles, by `EnvConfig.obs`; `packed` joins them.
-OBS_TYPES = {"tiles": ["tiles", "motion"], "tiles+level": ["tiles", "motion_level"]}
+OBS_TYPES = {"tiles": ["tiles", "motion"], "tiles+world": ["tiles", "motion_world"]}
 # Runs seed their pools with multiples of this; environment i adds i to the seed.
 SEED_STRIDE = 100_003
 

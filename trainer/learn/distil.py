@@ -53,11 +53,11 @@ class Teacher(NamedTuple):
 
     policy: Policy
     columns: Tensor  # (its actions,) int64, their indices among the run's actions
-    hides_level: bool = False  # it sees tiles only, but the run's have the level, too
+    hides_world: bool = False  # it sees tiles only, but the run's have the world, too
 
     def sees(self, pixels: Tensor) -> Tensor:
         """Observations (n, C, H, W) of the run as the teacher's own."""
-        return without_level(pixels) if self.hides_level else pixels
+        return without_world(pixels) if self.hides_world else pixels
 
 
 def taught_share(version: int, updates: float) -> float:
@@ -235,7 +235,7 @@ def check_fits(teacher: EnvConfig, env: EnvConfig, name: str) -> None:
         )
     for option in _SAME:
         there, here = getattr(teacher, option), getattr(env, option)
-        if there != here and not (option == "obs" and _hides_level(teacher, env)):
+        if there != here and not (option == "obs" and _hides_world(teacher, env)):
             raise ValueError(
                 f"{name} has {option}={there}, but this run has {option}={here}; give "
                 "the run its teachers' options"
@@ -259,18 +259,18 @@ def _load(path: Path, env: EnvConfig, device: torch.device, model: str) -> Teach
     check_fits(policy.env, env, f"teacher {path}")
     places = [env.actions.index(action) for action in policy.env.actions]
     columns = torch.tensor(places, device=device)
-    return Teacher(policy, columns, _hides_level(policy.env, env))
+    return Teacher(policy, columns, _hides_world(policy.env, env))
 
 
-def _hides_level(teacher: EnvConfig, env: EnvConfig) -> bool:
-    """Whether a run's observations are a teacher's but for the level in them."""
-    return (teacher.obs, env.obs) == ("tiles", "tiles+level")
+def _hides_world(teacher: EnvConfig, env: EnvConfig) -> bool:
+    """Whether a run's observations are a teacher's but for the world in them."""
+    return (teacher.obs, env.obs) == ("tiles", "tiles+world")
 
 
-def without_level(frames: Tensor) -> Tensor:
-    """Frames (n, 1, 16, 16) of tiles+level as those of tiles.
+def without_world(frames: Tensor) -> Tensor:
+    """Frames (n, 1, 16, 16) of tiles+world as those of tiles.
 
-    The level is in the states of the objects, which are 0 in tiles.
+    The world is in the states of the objects, which are 0 in tiles.
     """
     frames = frames.clone()
     motion = frames[:, 0, TILES_ROWS:].view(len(frames), -1, len(MOTION))

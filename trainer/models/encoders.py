@@ -251,7 +251,7 @@ def _tiles(shape: Shape, plan: EncoderPlan, norm: list[nn.Module]) -> list[nn.Mo
     """The encoder of tiles and motion, which ends with its own linear layer."""
     if shape != TILES_SHAPE:
         raise ValueError(
-            f"the network tiles needs --obs tiles or tiles+level, of shape "
+            f"the network tiles needs --obs tiles or tiles+world, of shape "
             f"{TILES_SHAPE}, but the observations have shape {shape}"
         )
     return [TilesEncoder(plan.widths, plan.features), *norm]
