@@ -59,7 +59,7 @@ _SINGLE = (
     "--obs", "tiles", "--guide", "0.15", "--imitation", "0.1", "--device", "cpu",
 )  # fmt: skip
 _MERGED = (
-    "--obs", "tiles", "--loss", "distillation", "--teacher-temperature", "0.4",
+    "--obs", "tiles+world", "--loss", "distillation", "--teacher-temperature", "0.4",
     "--action-set", "complex", "--widths", "32", "64", "--features", "256",
     "--num-envs", "256", "--epochs", "2", "--minibatch-size", "1024",
 )  # fmt: skip

@@ -24,9 +24,8 @@ constexpr const char* kKinds[] = {"gray",  "rgb",    "ram",
   throw std::invalid_argument(
       "obs_type='" + given + "' is not possible: " + why +
       "; choose gray, rgb, ram, tiles, motion or motion_world, or several of "
-      "them such as "
-      "['tiles', 'motion']; text is possible alone, in MarioEnv and "
-      "gymnasium.make");
+      "them such as ['tiles', 'motion']; text is possible alone, in MarioEnv "
+      "and gymnasium.make");
 }
 
 /// Splits the option obs_type into a list: 'tiles+motion' -> 'tiles', 'motion'.
