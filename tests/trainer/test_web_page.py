@@ -20,6 +20,7 @@ from small_runs import save_policy
 
 from mario_envpool import _core, rom
 from mario_envpool.env import MarioEnv
+from trainer.config.environment import POLICY_OPTIONS
 from trainer.envs.pool import OBS_TYPES, packed
 from trainer.models import policy as policies
 from trainer.models.native import BEST
@@ -174,11 +175,11 @@ def greedy_episode(file, level):
     """A greedy episode in MarioEnv: RAM after each step, the end, all odds."""
     policy = policies.load_policy(file)
     kinds = OBS_TYPES.get(policy.env.obs, ["gray"])
-    same = ("frame_skip", "stack_num", "img_height", "img_width", "hud", "action_set")
+    same = (*POLICY_OPTIONS, "action_set", "noop_max")
     game = MarioEnv(
         f"SuperMarioBros-{level}-v0",
         obs_type=[*kinds, "ram"],
-        **{name: getattr(policy.env, name) for name in (*same, "noop_max")},
+        **{name: getattr(policy.env, name) for name in same},
     )
     obs, _ = game.reset(seed=SEED)
     rams, odds, over = [], [], False
