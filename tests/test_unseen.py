@@ -54,7 +54,7 @@ def test_it_goes_on_where_it_was_interrupted(unseen, calls, tmp_path, capsys):
     assert unseen.main(words) == 0
     trained, played, broken, resumed, _ = calls
     assert trained[trained.index("--test-levels") + 1] == "2-1,2-2,2-3,2-4"
-    assert trained[trained.index("--max-seconds") + 1] == "900"
+    assert trained[trained.index("--max-steps") + 1] == "7000000"
     assert played[-1] == "2-1,2-2,2-3,2-4"
     assert broken[broken.index("--test-levels") + 1] == "6-1,6-2,6-3,6-4"
     assert resumed[:3] == ["trainer.run", "--resume", str(tmp_path / "without-6")]
