@@ -45,7 +45,7 @@ def test_released_policies_of_water_levels_have_conflicts(alike, capsys):
     assert "--episodes must be at least 1, got 0" in capsys.readouterr().err
     for arguments, message in (
         (["nowhere", "--levels", "1-1"], "error: no policy at nowhere/1-1.safetensors"),
-        (["--levels", "9-9"], "9-9"),
+        (["--levels", "9-9"], "error: there is no level '9-9' in SuperMarioBros-v0"),
     ):
         with pytest.raises(SystemExit):
             alike.main(arguments)

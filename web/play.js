@@ -134,7 +134,7 @@ function networkOf(name, { env, model }, weights) {
     : model.layer_norm ? "layer normalisation"
     : model.noisy ? "noisy heads"
     : env.timing !== "console" ? `timing ${env.timing}`
-    : tiles !== (env.obs !== "pixels") ? `observations of ${env.obs}`
+    : !Object.hasOwn(OBS_TYPES, env.obs) || tiles !== (env.obs !== "pixels") ? `observations of ${env.obs}`
     : tiles && env.stack_num !== 1 ? `${env.stack_num} frames of tiles` : "";
   if (problem) {
     throw Error(`${name} has ${problem}, which this page cannot run: watch it with ` +

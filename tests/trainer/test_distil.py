@@ -330,11 +330,10 @@ def test_a_run_with_teachers_goes_on_with_rewards(tmp_path):
         f"--max-steps 8192 --teachers {tmp_path}/policies --run-dir {run}"
     )
     assert main([*flags.split(), *common]) == 0
+    written = (run / "episodes.jsonl").read_text().splitlines()
     more = f"--resume {run} --loss ppo --max-steps 16384"
     assert main([*more.split(), *common]) == 0
     assert checkpoint.load(run, torch.device("cpu"))["steps"] >= 16384
-    written = (run / "episodes.jsonl").read_text().splitlines()
+    # In 7 of 8 environments; those of the student may end none of the first 40.
     taught = ["taught" in json.loads(line) for line in written]
-    # In 7 of 8 environments at first; how long an episode takes depends on the actions.
-    assert any(taught)
-    assert not all(taught)
+    assert 0.6 < sum(taught) / len(taught) < 1

@@ -331,6 +331,7 @@ REFUSED = {
     "the task Pong-v5": {"env": {"task": "Pong-v5"}},
     "timing nes_py": {"env": {"timing": "nes_py"}},
     "observations of pixels": {"env": {"obs": "pixels"}},
+    "observations of rooms": {"env": {"obs": "rooms"}},
     "4 frames of tiles": {"env": {"stack_num": 4}},
 }
 
