@@ -13,6 +13,7 @@ import pytest
 
 BENCH = Path(__file__).parent.parent / "bench"
 RESULT = {"clear_rate": 0.5, "interval": [0.4, 0.6], "clears": 50, "episodes": 100}
+ENDS = {"deaths": [[1, 1090, 79], [1, 1100, 85], [2, 1100, 79]], "stalls": [[1, 90, 0]]}
 
 
 @pytest.fixture
@@ -37,7 +38,7 @@ def calls(unseen, monkeypatch):
         folder = Path(words[words.index("--checkpoint") + 1]) / "evaluation"
         folder.mkdir()
         results = [
-            RESULT | {"level": level, "argmax": argmax, "best_x_median": 1234.0}
+            RESULT | ENDS | {"level": level, "argmax": argmax}
             for level in words[-1].split(",")
             for argmax in (False, True)
         ]
@@ -54,12 +55,13 @@ def test_it_goes_on_where_it_was_interrupted(unseen, calls, tmp_path, capsys):
     assert unseen.main(words) == 0
     trained, played, broken, resumed, _ = calls
     assert trained[trained.index("--test-levels") + 1] == "2-1,2-2,2-3,2-4"
-    assert trained[trained.index("--max-steps") + 1] == "7000000"
+    assert trained[trained.index("--max-steps") + 1] == "5000000"
     assert played[-1] == "2-1,2-2,2-3,2-4"
     assert broken[broken.index("--test-levels") + 1] == "6-1,6-2,6-3,6-4"
     assert resumed[:3] == ["trainer.run", "--resume", str(tmp_path / "without-6")]
     shown = capsys.readouterr().out
     assert "50 of 100" in shown
+    assert "1,088 to 1,151: 2 of 4" in shown
     assert "mean of 8 levels: 50.0%" in shown
     assert unseen.main(words) == 0
     assert len(calls) == 5  # nothing is done twice
