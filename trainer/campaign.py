@@ -64,7 +64,7 @@ _MERGED = (
     "--num-envs", "256", "--epochs", "2", "--minibatch-size", "1024",
 )  # fmt: skip
 # Its share of episodes from where the levels begin in the whole game.
-_IN_GAME = "0.3"
+_IN_GAME = "0.5"
 
 # Flags that the campaign sets for every slice of a level's run.
 _OWN = tuple(

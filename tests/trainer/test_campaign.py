@@ -981,7 +981,7 @@ def test_the_one_network_begins_episodes_where_the_game_begins_levels(
     for level in ("1-2", "1-3"):
         (starts / f"{level}.npy").touch()
     known = merged(levels).explore
-    assert (known.starts, known.snapshot_share) == (str(starts / "1-2.npy"), 0.3)
+    assert (known.starts, known.snapshot_share) == (str(starts / "1-2.npy"), 0.5)
     flags = "--merge-flags=--starts level"
     assert main(["--levels", "1-1,1-2", "--run-dir", f"{folder}-2", flags]) == 0
     (tmp_path / "a,b-2" / "starts").mkdir()

@@ -3,6 +3,7 @@
 import re
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -278,17 +279,61 @@ def test_the_files_of_starts_are_found_from_everywhere(tmp_path, monkeypatch):
         with_starts(tmp_path, ["a.state", "b.json"]).validate()
 
 
+def saved(count):
+    """Some states of the second of two levels."""
+    return SavedStates(np.zeros((count, 8), np.uint8), np.ones(count, np.int64), 2)
+
+
+def ended(start, *, cleared):
+    """Columns of two episodes; the first one began at this start and ended."""
+    done = np.array([True, False])
+    return SimpleNamespace(
+        done=done,
+        from_snapshot=np.array([True, True]),
+        first_place=np.array([1, 1]),
+        start=np.array([start, 2]),
+        cleared=np.array([cleared, False]),
+    )
+
+
 def test_starts_of_the_user_keep_their_share():
     """Also where the level is cleared; those at the frontier do not."""
     pool = Two(4, 4)
     config = ExploreConfig(snapshot_share=0.25, level_sampling="uniform")
-    offers = SavedStates.__new__(SavedStates)
-    offers._snapshots, offers._stages = np.zeros((1, 8), np.uint8), np.array([1])
-    offers.clear_rates = np.zeros(2)
-    starts = Starts(pool, config, offers=offers)
+    starts = Starts(pool, config, offers=saved(1))
     for rates in [0.0, 0.0], [1.0, 1.0]:
         starts.apply(rates)
         assert pool.sets[-1][0] == pytest.approx([0.5, 0.375, 0.125])
+
+
+def test_a_level_is_played_more_if_it_is_not_cleared_from_the_users_starts():
+    """Where the user has no starts, only the level's own one counts."""
+    pool = Two(4, 4)
+    config = ExploreConfig(snapshot_share=0.25, level_sampling="success")
+    offers = saved(1)
+    offers.clear_rates[:] = 0.0, 0.2
+    starts = Starts(pool, config, offers=offers)
+    starts.apply([0.6, 0.6])  # the mean of 0.6 and, in a quarter of episodes, 0.2: 0.5
+    assert pool.sets[-1][0] == pytest.approx([0.4 / 0.9, 0.375 / 0.9, 0.125 / 0.9])
+
+
+def test_a_state_is_played_more_if_it_is_not_cleared():
+    """Also in a resumed run; never less than a tenth of one that is not cleared."""
+    offers = saved(3)
+    assert offers.offer(np.array([0.0, 0.3]))[1] == pytest.approx([0.1, 0.1, 0.1])
+    offers.observe(ended(3, cleared=False))
+    assert offers.offer(np.array([0.0, 0.3]))[1] == pytest.approx([0.1, 0.1, 0.1])
+    for _ in range(50):
+        offers.observe(ended(3, cleared=True))
+    shares = pytest.approx([0.3 / 2.1, 0.03 / 2.1, 0.3 / 2.1])
+    assert offers.offer(np.array([0.0, 0.3]))[1] == shares
+    resumed = saved(3)
+    resumed.restore(offers.state(), going_on=True)
+    assert resumed.offer(np.array([0.0, 0.3]))[1] == shares
+    others = saved(2)  # a run with other files
+    others.restore(offers.state(), going_on=True)
+    assert others.offer(np.array([0.0, 0.3]))[1] == pytest.approx([0.15, 0.15])
+    others.restore({"clear_rates": [0.0, 0.0]}, going_on=True)  # of version 0.2.0
 
 
 @pytest.mark.parametrize(
@@ -319,7 +364,7 @@ def test_a_file_of_starts_that_holds_no_states_is_named(tmp_path):
     with closing(make_pool(EnvConfig(num_envs=1, groups=1), 0)) as pool:
         expected = re.escape(f"{path}: cannot load this console state: ")
         with pytest.raises(ValueError, match=expected):
-            SavedStates(pool, [str(path)], ["1-1"])
+            SavedStates.read(pool, [str(path)], ["1-1"])
 
 
 # -- whole runs ----------------------------------------------------------------

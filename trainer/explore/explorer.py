@@ -96,17 +96,19 @@ class Starts:
         """Gives the pool new weights."""
         c = self._config
         cleared = np.array(rates)
-        self.best_rates = np.maximum(self.best_rates, cleared)
         shares, chances = np.zeros(len(cleared)), cleared
         if self._offers is not None and len(self._offers):
-            # A level that is cleared from its start needs no more practice at its end,
-            # but the user's own starts have to be learned, too.
-            lasts = isinstance(self._offers, SavedStates)
-            shares = c.snapshot_share * (
-                np.ones_like(cleared) if lasts else 1.0 - cleared
-            )
+            # A level that is cleared from its start needs no more practice at its end.
+            needs = 1.0 - cleared
+            if isinstance(self._offers, SavedStates):
+                # But the user's own starts have to be learned, too.
+                needs = self._offers.present
+            shares = c.snapshot_share * needs
             # A level cleared from snapshots will soon be cleared from its start.
             chances = (1.0 - shares) * cleared + shares * self._offers.clear_rates
+            if isinstance(self._offers, SavedStates):
+                cleared = chances
+        self.best_rates = np.maximum(self.best_rates, cleared)
         weights = level_weights(
             c.level_sampling, cleared, self.best_rates, chances, self.steps
         )
@@ -303,7 +305,7 @@ class Explorer:
         if config.starts == "backward":
             self._backward = Backward(len(levels), num_envs)
         if config.state_files:
-            self._saved = SavedStates(pool, config.state_files, levels)
+            self._saved = SavedStates.read(pool, config.state_files, levels)
         self._guide = Guide(config.guide, num_envs) if config.guide else None
         # Not `or`: what offers nothing yet is false.
         offers: Archive | Backward | SavedStates | None = self._saved

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
@@ -14,15 +14,35 @@ from trainer.planning.search import Snapshot
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.episodes import StepColumns
 
+# Weight of the last episode in the clear rate of a state, from which few begin; and the
+# lowest weight of a state, relative to 1 for one that is never cleared.
+_OWN_GAIN, _LEAST = 0.2, 0.1
+
 
 class SavedStates:
     """The states of files; offers snapshots as an `Archive` does.
 
-    Raises ValueError if a file is not such a state, or is of a level that the run does
-    not play.
+    Attributes:
+        clear_rates: of the episodes from a level's states, for each of the pool's
+            stages.
+        present: for each stage, 1 if it has states, else 0.
     """
 
-    def __init__(self, pool: Any, files: Sequence[str], levels: Sequence[str]) -> None:
+    def __init__(self, snapshots: Snapshot, stages: IntArray, num_stages: int) -> None:
+        """Takes n snapshots, and the index of each one's stage."""
+        self._snapshots, self._stages = snapshots, stages
+        self.clear_rates: FloatArray = np.zeros(num_stages)
+        self.present: FloatArray = np.zeros(num_stages)
+        self.present[stages] = 1.0
+        self._own_rates: FloatArray = np.zeros(len(stages))  # of each state
+
+    @classmethod
+    def read(cls, pool: Any, files: Sequence[str], levels: Sequence[str]) -> Self:
+        """The states of files, for a pool that plays these levels.
+
+        Raises ValueError if a file is not such a state, or is of a level that the run
+        does not play.
+        """
         game = pool.config["rom"], pool.config["rom_path"]
         snapshots: list[Snapshot] = []
         stages: list[int] = []
@@ -38,32 +58,40 @@ class SavedStates:
             except ValueError as error:
                 raise ValueError(f"{file}: {error}") from None
             stages += [_stage_of(file, levels)] * len(found)
-        self._snapshots: Snapshot = np.concatenate(snapshots)
-        self._stages: IntArray = np.array(stages, np.int64)
-        self.clear_rates: FloatArray = np.zeros(max(1, len(levels)))
+        numbers = np.array(stages, np.int64)
+        return cls(np.concatenate(snapshots), numbers, max(1, len(levels)))
 
     def __len__(self) -> int:
         """Number of states."""
         return len(self._stages)
 
     def offer(self, shares: FloatArray) -> tuple[IntArray, FloatArray, Snapshot]:
-        """All states; those of a level share its weight equally."""
-        counts = np.bincount(self._stages)[self._stages]
-        return self._stages, shares[self._stages] / counts, self._snapshots
+        """All states; those of a level share its weight, by 1 - their clear rates."""
+        needs = np.maximum(1.0 - self._own_rates, _LEAST)
+        needs /= np.bincount(self._stages, needs)[self._stages]
+        return self._stages, shares[self._stages] * needs, self._snapshots
 
     def observe(self, columns: StepColumns) -> None:
         """Takes the rows of one recv."""
         c = columns
         for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
-            add_clear(self.clear_rates, int(c.first_place[row]), bool(c.cleared[row]))
+            cleared = bool(c.cleared[row])
+            add_clear(self.clear_rates, int(c.first_place[row]), cleared)
+            own, number = self._own_rates, int(c.start[row]) - len(self.present)
+            own[number] += _OWN_GAIN * (cleared - own[number])
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types."""
-        return {"clear_rates": self.clear_rates.tolist()}
+        return {
+            "clear_rates": self.clear_rates.tolist(),
+            "own_rates": self._own_rates.tolist(),
+        }
 
     def restore(self, state: dict[str, Any], *, going_on: bool) -> None:
         """Continues from `state()`."""
         self.clear_rates = np.array(state["clear_rates"])
+        if len(state.get("own_rates", ())) == len(self._own_rates):
+            self._own_rates = np.array(state["own_rates"])
 
 
 def read_saves(path: Path) -> list[bytes]:
