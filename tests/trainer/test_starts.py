@@ -333,6 +333,8 @@ def test_a_state_is_played_more_if_it_is_not_cleared():
     others = saved(2)  # a run with other files
     others.restore(offers.state(), going_on=True)
     assert others.offer(np.array([0.0, 0.3]))[1] == pytest.approx([0.15, 0.15])
+    others.observe(ended(4, cleared=True))  # began before the run was resumed
+    assert others.offer(np.array([0.0, 0.3]))[1] == pytest.approx([0.15, 0.15])
     others.restore({"clear_rates": [0.0, 0.0]}, going_on=True)  # of version 0.2.0
 
 

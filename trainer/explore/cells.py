@@ -142,6 +142,8 @@ class CellCounts:
             self._trails = [dict(trail) for trail in state["trails"]]
 
 
-def add_clear(rates: FloatArray, stage: int, cleared: bool) -> None:
-    """Adds an episode to its stage's clear rate; recent episodes have more weight."""
-    rates[stage] += (1.0 - DECAY) * (cleared - rates[stage])
+def add_clear(
+    rates: FloatArray, index: int, cleared: bool, gain: float = 1.0 - DECAY
+) -> None:
+    """Adds an episode to one of the clear rates; recent episodes have more weight."""
+    rates[index] += gain * (cleared - rates[index])

@@ -77,8 +77,10 @@ class SavedStates:
         for row in (c.done & c.from_snapshot).nonzero()[0].tolist():
             cleared = bool(c.cleared[row])
             add_clear(self.clear_rates, int(c.first_place[row]), cleared)
-            own, number = self._own_rates, int(c.start[row]) - len(self.present)
-            own[number] += _OWN_GAIN * (cleared - own[number])
+            number = int(c.start[row]) - len(self.clear_rates)
+            # An episode from before a resumption may have begun at another file.
+            if number < len(self):
+                add_clear(self._own_rates, number, cleared, _OWN_GAIN)
 
     def state(self) -> dict[str, Any]:
         """What a resumed run needs, in plain types."""
