@@ -29,7 +29,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,9 +50,11 @@ from trainer.machine.process import complain
 from trainer.session.files import alone, new_run_dir
 from trainer.show.campaign import OPTIONS, Board, write
 from trainer.tuning import game_starts
-from trainer.tuning.campaign import ERRORS, POLICIES, STARTS, Campaign
+from trainer.tuning.campaign import Campaign
 from trainer.tuning.campaign_config import CampaignConfig, command_of
+from trainer.tuning.one_network import CORRECTED, Merged
 from trainer.tuning.options import check_base
+from trainer.tuning.progress import ERRORS, POLICIES, STARTS
 
 # Flags of the run of every level, and of the run of the network for all levels.
 _SINGLE = (
@@ -97,16 +99,24 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         run.validate()
         return run
 
-    def merged(teachers: Sequence[str]) -> RunConfig:
-        """The run of the network for the levels that have a policy."""
+    def merged(teachers: Sequence[str], *, corrected: bool = False) -> RunConfig:
+        """The run of the network for the levels that have a policy.
+
+        With `corrected` it learns from itself with corrections.
+        """
         own = shlex.split(config.merge_flags)
         words = [*_MERGED, *common]
         saves = game_starts.files(folder / STARTS, teachers)
+        if corrected:
+            saves += game_starts.files(folder / CORRECTED / STARTS, teachers)
         if saves and not any(word.startswith("--starts") for word in own):
             words += ["--starts", ",".join(map(str, saves))]
             words += ["--snapshot-share", _IN_GAME]
         words += own
-        words += ["--levels", ",".join(teachers), "--teachers", str(folder / POLICIES)]
+        by = folder / (CORRECTED if corrected else POLICIES)
+        words += ["--levels", ",".join(teachers), "--teachers", str(by)]
+        if corrected:
+            words += ["--teacher-temperature", "1"]
         if model := code_of(runs[levels[0]]).get("model"):
             words += ["--teacher-model", model]
         return check(parse(words))
@@ -146,7 +156,7 @@ def _run(
     config: CampaignConfig,
     folder: Path,
     runs: Mapping[str, RunConfig],
-    merged: Callable[[Sequence[str]], RunConfig],
+    merged: Merged,
 ) -> None:
     """Trains, evaluates and prints the tables."""
     console = Console(highlight=False)

@@ -55,7 +55,7 @@ from trainer.models import checkpoint, hub
 from trainer.models.policy import load_policy, playing_device, run_folder, save_policy
 from trainer.models.released import CARD, SUFFIX, write_card
 from trainer.tuning import releases, specialists
-from trainer.tuning.campaign import ONE
+from trainer.tuning.one_network import ONE
 
 _NEEDS = ("config", "model", "steps")
 # Frames of the game per frame of the video.

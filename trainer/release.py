@@ -42,8 +42,9 @@ from trainer.models.released import (
 )
 from trainer.show.campaign import OPTIONS, TABLE
 from trainer.tuning import releases
-from trainer.tuning.campaign import ONE, POLICIES
 from trainer.tuning.campaign_config import CampaignConfig, command_of
+from trainer.tuning.one_network import ONE
+from trainer.tuning.progress import POLICIES
 
 _DATA = (
     "Nothing but the game itself, played by the trainer: a search found the "

@@ -28,7 +28,7 @@ from trainer.models import checkpoint
 from trainer.report import main as report
 from trainer.show.campaign import Attempt, Board, Level, grid
 from trainer.tuning import campaign as module
-from trainer.tuning import specialists
+from trainer.tuning import one_network, progress, specialists
 from trainer.tuning.campaign import Campaign
 from trainer.tuning.campaign_config import CampaignConfig
 from trainer.tuning.specialists import Slice, ending
@@ -127,7 +127,7 @@ class Trainer:
 @pytest.fixture
 def clock(monkeypatch):
     result = Clock()
-    monkeypatch.setattr(module.time, "monotonic", result)
+    monkeypatch.setattr(time, "monotonic", result)
     return result
 
 
@@ -136,7 +136,7 @@ def make(tmp_path, monkeypatch):
     """Makes campaigns of three levels whose runs take no time."""
 
     def campaign(trainer, **options):
-        monkeypatch.setattr(module, "Workers", lambda jobs: Inline(trainer, tmp_path))
+        monkeypatch.setattr(progress, "Workers", lambda jobs: Inline(trainer, tmp_path))
         given = {"max_seconds": 600, "merge_share": 0, "correct_share": 0, "jobs": 1}
         given |= options
         board = Board(live=False, console=Console(file=io.StringIO()))
@@ -250,7 +250,7 @@ def test_an_attempt_ends_its_schedules_first(make, clock, slices, minutes, attem
 
 
 def test_no_more_jobs_than_levels(make, clock):
-    assert make(Trainer(clock), jobs=16)._jobs == len(LEVELS)
+    assert make(Trainer(clock), jobs=16).jobs == len(LEVELS)
 
 
 def test_a_level_that_fails_twice_is_left_until_it_is_resumed(make, clock, tmp_path):
@@ -276,7 +276,7 @@ def test_where_nothing_trains_it_says_so(make, clock):
 def test_without_time_and_errors_it_says_so(make, clock):
     """As after a kill in the first slice."""
     campaign = make(Trainer(clock))
-    campaign._seconds = 600.0
+    campaign.seconds = 600.0
     with pytest.raises(RuntimeError, match="the 600 s of the campaign were over"):
         campaign.run()
 
@@ -289,7 +289,7 @@ def test_an_interrupted_campaign_goes_on_where_it_was(make, clock, monkeypatch):
         if clock.now >= 180:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(campaign, "_show", show)
+    monkeypatch.setattr(campaign, "show", show)
     with pytest.raises(KeyboardInterrupt):
         campaign.run()
     assert len(trainer.slices) == 3
@@ -391,7 +391,7 @@ def test_the_one_network_has_its_share_of_more_seconds(make, clock, monkeypatch)
     seen, trained = [], []
 
     def train(work, display):
-        seen.append((work.seconds, work.restarts))
+        seen.append((work.seconds, work.restart))
         folder = work.config.run_dir / checkpoint.FOLDER
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "step-000001000.pt").touch()
@@ -405,10 +405,10 @@ def test_the_one_network_has_its_share_of_more_seconds(make, clock, monkeypatch)
     for seconds in (600, 1000):
         campaign = make(Trainer(clock), max_seconds=seconds, merge_share=0.5)
         campaign.run()
-    assert seen == [(pytest.approx(297), False), (pytest.approx(200), True)]
+    assert seen == [(pytest.approx(297), 0.0), (pytest.approx(200), 0.15)]
     assert campaign.elapsed() == pytest.approx(997)
     # Its schedules restart after a kill, too.
-    assert make(Trainer(clock), max_seconds=1000)._merge_restarts
+    assert make(Trainer(clock), max_seconds=1000).merge_restarts
 
 
 def test_the_temperature_of_the_one_network_is_chosen(make, clock, monkeypatch):
@@ -465,7 +465,7 @@ def test_policies_are_corrected_in_their_share(make, clock, monkeypatch, merge_s
     assert sum(s for _, s, _ in trainer.slices) == pytest.approx(900)
     own = [(name, name, pytest.approx(100 / 3)) for name in LEVELS]
     assert trainer.corrected == own
-    choice = 3 * module._ONE_CHOICE_SECONDS
+    choice = 3 * one_network._CHOICE_SECONDS
     assert merges == ([pytest.approx(1000 - choice)] if merge_share else [])
 
 
@@ -507,6 +507,148 @@ def test_a_campaign_of_all_levels_plays_the_game_within_this_time(
     assert {folder for *_, folder in trainer.corrected} == {starts}
     by_level = {level: seconds for level, seconds, _ in trainer.corrected}
     assert by_level["1-1"] < by_level[LEVELS[2]] < by_level["1-2"]
+
+
+@pytest.fixture
+def one(make, clock, monkeypatch, tmp_path):
+    """Makes campaigns that correct their one network; notes what trains it."""
+    merges, made = [], []
+
+    def train(work, display):
+        merges.append(work)
+        folder = work.config.run_dir / checkpoint.FOLDER
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "step-000000001.pt").touch()
+        clock.now += work.seconds
+        return {"signal": 0.0}
+
+    def merged(levels, *, corrected=False):
+        made.append(corrected)
+        return RunConfig()
+
+    def choose(self, name, run_dir, to, *_):
+        to.write_text(str(len(merges)))
+        return {"clear_rate": 0.5, "checkpoint": "best.pt", "temperature": 1.0}
+
+    def search(self, name, path, to, level, seconds, *_):
+        searched.append((level, seconds))
+        clock.now += 10
+        if found is not None:
+            to.touch()
+        return found
+
+    def compare(self, name, old, new, *_):
+        return rates
+
+    def campaign(**options):
+        given = {"merge_share": 0.5, "correct_one_share": 0.4, "max_seconds": 1000}
+        result = make(Trainer(clock), **given | options)
+        result._one._merged = merged
+        return result
+
+    searched, found, rates = [], 3, (0.8, 0.9)
+
+    def says(actions, now):
+        nonlocal found, rates
+        found, rates = actions, (0.8, now)
+
+    train.__name__ = "train"
+    monkeypatch.setattr(specialists, "train", train)
+    monkeypatch.setattr(
+        specialists, "seconds_of", lambda folder: sum(w.seconds for w in merges)
+    )
+    for function in (choose, search, compare):
+        monkeypatch.setattr(Inline, function.__name__, function, raising=False)
+    campaign.merges, campaign.made, campaign.searched = merges, made, searched
+    campaign.says = says
+    return campaign
+
+
+@pytest.mark.parametrize(("now", "kept"), [(0.9, "2"), (0.8, "1"), (0.7, "1")])
+def test_the_one_network_is_corrected_in_its_share(one, now, kept):
+    """It learns what is left of the time; the better one is kept."""
+    one.says(3, now)
+    campaign = one()
+    campaign.run()
+    # 500 s, of these 200 for the corrections; each choice is given 3 s.
+    merge, learning = one.merges
+    assert (merge.seconds, merge.restart) == (pytest.approx(500 - 200 - 3), 0.0)
+    assert [level for level, _ in one.searched] == list(LEVELS)
+    # Twice what each would have of three tenths of 203 s.
+    assert [s for _, s in one.searched] == pytest.approx([2 * 0.3 * 203 / 3] * 3)
+    assert (learning.seconds, learning.restart) == (pytest.approx(203 - 30 - 6), 0.5)
+    assert learning.config.run_dir == merge.config.run_dir
+    assert True in one.made
+    assert campaign.policy("one").read_text() == kept
+    said = campaign.board._console.file.getvalue()
+    assert "9 corrected actions in 3 levels" in said
+    assert ("it stays as it was" in said) == (kept == "1")
+    assert campaign.elapsed() <= 1000
+
+
+def test_a_network_that_cannot_be_corrected_stays(one):
+    one.says(None, 0.9)
+    campaign = one()
+    campaign.run()
+    assert len(one.merges) == 1
+    assert campaign.policy("one").read_text() == "1"
+    assert "only a network on tiles without memory is corrected" in (
+        campaign.board._console.file.getvalue()
+    )
+
+
+def test_without_its_share_the_one_network_stays(one):
+    campaign = one(correct_one_share=0)
+    campaign.run()
+    assert len(one.merges) == 1
+    assert one.searched == []
+    assert not (campaign.folder / "corrected").exists()
+
+
+def test_an_interrupted_correction_goes_on(one, monkeypatch, clock):
+    """What was found remains, and so does the time that the network learned."""
+
+    def interrupted(self, name, path, to, level, seconds, *_):
+        if level == LEVELS[1]:
+            raise KeyboardInterrupt
+        return search(self, name, path, to, level, seconds)
+
+    search = Inline.search
+    interrupted.__name__ = "search"
+    with monkeypatch.context() as patch:
+        patch.setattr(Inline, "search", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            one().run()
+    assert [level for level, _ in one.searched] == [LEVELS[0]]
+    train = specialists.train
+    with monkeypatch.context() as patch:
+
+        def killed(work, display):
+            patch.setattr(progress.Progress, "save", lambda *_: None)
+            train(replace(work, seconds=50.0), display)  # of its last checkpoint
+            raise KeyboardInterrupt
+
+        killed.__name__ = "train"
+        patch.setattr(specialists, "train", killed)
+        clock.now += 10_000  # nobody trained meanwhile
+        with pytest.raises(KeyboardInterrupt):
+            one().run()
+    clock.now += 10_000
+    campaign = one()
+    campaign.run()
+    assert [level for level, _ in one.searched] == list(LEVELS)
+    seconds = [work.seconds for work in one.merges]
+    assert seconds[1:] == pytest.approx([50, 203 - 30 - 50 - 6])
+    assert campaign.elapsed() == pytest.approx(1000 - 6)
+
+
+def test_a_merge_again_begins_its_corrections_anew(one, tmp_path):
+    one().run()
+    (tmp_path / "corrected" / "old").touch()
+    one(max_seconds=1400, more_seconds=400).run()
+    assert [work.restart for work in one.merges] == [0.0, 0.5, 0.15, 0.5]
+    assert len(one.searched) == 2 * len(LEVELS)
+    assert not (tmp_path / "corrected" / "old").exists()
 
 
 def test_a_damaged_state_is_one_line(make, clock, tmp_path):
@@ -657,9 +799,9 @@ def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
     )  # fmt: skip
     own = config.learner
 
-    def scheduled(now, steps, seconds=60.0, last=False, restarts=False):
+    def scheduled(now, steps, seconds=60.0, last=False, restart=0.0):
         state = write_run(tmp_path, now, steps)
-        work = Slice(config, seconds, last, restarts=restarts)
+        work = Slice(config, seconds, last, restart=restart)
         return specialists._scheduled(work, state)
 
     assert scheduled(config, 200_000) == config
@@ -693,7 +835,7 @@ def test_after_its_schedules_each_slice_is_a_cycle(tmp_path):
     assert rates(last, 990_000) == pytest.approx((0.0, 0.0), abs=1e-9)
     # The one network of a campaign with more time, however short.
     over = replace(config, learner=last)
-    again = scheduled(over, 990_000, last=True, restarts=True).learner
+    again = scheduled(over, 990_000, last=True, restart=0.15).learner
     assert rates(again, 990_000) == later
     assert rates(again, 1_110_000) == pytest.approx((0.0, 0.0), abs=1e-9)
 
@@ -905,16 +1047,16 @@ def test_a_level_without_a_point_is_searching(make, clock, monkeypatch, tmp_path
     seen = []
     campaign = make(Trainer(clock))
     monkeypatch.setattr(Inline, "running", LEVELS)
-    monkeypatch.setattr(campaign._board, "show", lambda *some: seen.append(some[2:]))
+    monkeypatch.setattr(campaign.board, "show", lambda *some: seen.append(some[2:]))
     for name, line in (("1-1", '{"step": 9}'), ("1-3", "")):
         folder = campaign.run_dir(name)
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(line)
-    campaign._show("", 1.0)
-    campaign._runs = dict.fromkeys(LEVELS, change(RunConfig(), guide=0.15))
-    campaign._show("", 1.0)
-    campaign._phase = "choice"  # where levels that are running play
-    campaign._show("", 1.0)
+    campaign.show("", 1.0)
+    campaign.searching = True
+    campaign.show("", 1.0)
+    campaign.phase = "choice"  # where levels that are running play
+    campaign.show("", 1.0)
     rates = {"1-1": 0.0, "1-2": None, "1-3": None}
     assert seen == [(rates, False), (rates, True), (rates, False)]
 
@@ -982,6 +1124,15 @@ def test_the_one_network_begins_episodes_where_the_game_begins_levels(
         (starts / f"{level}.npy").touch()
     known = merged(levels).explore
     assert (known.starts, known.snapshot_share) == (str(starts / "1-2.npy"), 0.5)
+    # With corrections it also begins where its own games did, and learns from itself.
+    own = folder / "corrected" / "starts"
+    own.mkdir(parents=True)
+    (own / "1-1.npy").touch()
+    run = merged(levels, corrected=True)
+    assert run.explore.starts == f"{starts / '1-2.npy'},{own / '1-1.npy'}"
+    loss = run.learner.loss
+    assert (loss.teachers, loss.temperature) == (str(folder / "corrected"), 1.0)
+    assert merged(levels).learner.loss.teachers == str(folder / "policies")
     flags = "--merge-flags=--starts level"
     assert main(["--levels", "1-1,1-2", "--run-dir", f"{folder}-2", flags]) == 0
     (tmp_path / "a,b-2" / "starts").mkdir()
@@ -1082,7 +1233,7 @@ def test_what_was_evaluated_is_not_played_again(make, clock, monkeypatch, tmp_pa
     assert again.evaluate() == json.loads((tmp_path / "table.json").read_text())
     assert len(played) == len(LEVELS)
     assert f"played before, see {tmp_path / 'table.json'}" in (
-        again._board._console.file.getvalue().replace("\n", "")
+        again.board._console.file.getvalue().replace("\n", "")
     )
     single = [row for row in table["single"] if row["level"] != "1-2"]
     for content in (json.dumps(table | {"single": single}), "{", "[]", "{}"):
@@ -1107,7 +1258,7 @@ SMALL = (
 def test_a_small_campaign(tmp_path, capsys, monkeypatch):
     # Policies of a few seconds play long episodes.
     monkeypatch.setattr(module, "_CHOICE_EPISODES", 4)
-    monkeypatch.setattr(module, "_ONE_EPISODES", 2)
+    monkeypatch.setattr(one_network, "_EPISODES", 2)
     folder = tmp_path / "campaign"
     assert main([*SMALL.split(), "--run-dir", str(folder)]) == 0
     assert "all" in capsys.readouterr().out

@@ -10,9 +10,11 @@ from torch import nn
 
 from trainer.config.schema import EnvConfig, ModelConfig
 from trainer.models.actor_critic import ActorCritic
-from trainer.models.policy import Policy
-from trainer.models.released import PolicyFile, read_policy, write_policy
+from trainer.models.corrected import Corrected, split
+from trainer.models.policy import Policy, load_policy
+from trainer.models.released import FOLDER, PolicyFile, read_policy, write_policy
 from trainer.tuning import corrections as module
+from trainer.tuning import one_network
 from trainer.tuning.corrections import Corrections, correct
 
 ENVS, EPISODES = module._ENVS, module._EPISODES
@@ -98,7 +100,7 @@ def row(tmp_path, monkeypatch):
             weights=net.state_dict(),
         ),
     )  # fmt: skip
-    monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
+    monkeypatch.setattr(module, "load_policy", lambda path, device, model: policy)
     monkeypatch.setattr(module, "make_pool", lambda env, seed: game())
     monkeypatch.setattr(module, "_STEPS", 300)
 
@@ -120,6 +122,27 @@ def test_a_policy_jumps_where_it_died(row):
     corrections.learn(np.inf)
     corrections._table = None
     assert deaths(corrections, row.game) <= EPISODES / 20
+
+
+def test_the_table_is_written_with_the_policy(row, tmp_path):
+    """It then plays as in the search, and what it has learned is not written."""
+    corrections, path = row.corrections(1), tmp_path / "with.safetensors"
+    assert corrections.save_table(path) == 0
+    weights, table = split(read_policy(path, torch.device("cpu")).weights)
+    assert table is None
+    assert corrections.search("1-1", np.inf)
+    corrections.learn(np.inf)
+    count = corrections.save_table(path)
+    again, table = split(read_policy(path, torch.device("cpu")).weights)
+    assert len(table.obs) == len(table.actions) == count > 0
+    assert all(torch.equal(weights[name], again[name]) for name in weights)
+    row.policy.model.load_state_dict(weights)
+    network = Corrected(row.policy.model, table, (1, 2, LENGTH), 2)
+    played = row.corrections(1)
+    played._logits = lambda obs: network(
+        obs[None], torch.zeros(len(obs), 0), torch.zeros(1, len(obs)).bool()
+    )[0].logits[0]
+    assert deaths(played, row.game) == 0
 
 
 def test_the_same_seed_gives_the_same_policy(row):
@@ -232,8 +255,21 @@ def test_what_is_not_corrected(row, monkeypatch, why):
         row.policy.model.state_size = 4
     else:
         policy = row.policy._replace(env=EnvConfig(obs="pixels"))
-        monkeypatch.setattr(module, "load_policy", lambda path, model: policy)
+        monkeypatch.setattr(module, "load_policy", lambda path, device, model: policy)
     assert correct(row.path, "1-1", 60, 40, 1, 8) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.rom
+def test_the_one_network_is_searched_and_compared(tmp_path):
+    """As a campaign does it in its worker processes, with a table of the real game."""
+    one, path = FOLDER / "one.safetensors", tmp_path / "2-2.safetensors"
+    count = one_network.search(one, path, "2-2", 5.0, 17, "", tmp_path / "none")
+    assert count > 0
+    assert isinstance(load_policy(path).model, Corrected)
+    assert [file.name for file in tmp_path.iterdir()] == [path.name]
+    before, now = one_network.compare(one, path, "2-2", 20, 17, "", tmp_path / "none")
+    assert 0.5 < before < now <= 1.0
 
 
 @pytest.mark.nightly

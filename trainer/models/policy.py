@@ -23,6 +23,7 @@ from trainer.machine.cpu import keep_large_blocks
 from trainer.machine.device import autocast_dtype, choose_device, prepare
 from trainer.machine.imports import check_named
 from trainer.models import PolicyModel, build_model, checkpoint, hub, to_device
+from trainer.models.corrected import Corrected, split
 from trainer.models.native import computes
 from trainer.models.released import (
     CARD,
@@ -109,6 +110,7 @@ def load_policy(
     try:
         env = from_dict(EnvConfig, stored.env)
         config = from_dict(ModelConfig, stored.model)
+        weights, table = split(stored.weights)
     except ValueError as error:
         raise ValueError(f"{source} is damaged: {error}") from error
     if reward_fn is None:
@@ -133,11 +135,16 @@ def load_policy(
         # On the meta device: a foreign file may name a network of any size.
         with torch.device("meta"):
             blank = build_model(config, shape, num_actions)
-        checkpoint.check_shapes(blank, stored.weights)
+        checkpoint.check_shapes(blank, weights)
     network = build_model(config, shape, num_actions)
     own_code = computes(network, shape)
     network = to_device(network, config.name, device)
-    checkpoint.load_weights(network, stored.weights)
+    checkpoint.load_weights(network, weights)
+    if table is not None:
+        try:
+            network = Corrected(network, table, shape, num_actions)
+        except ValueError as error:
+            raise ValueError(f"{source} is damaged: {error}") from error
     return Policy(
         model=network.eval(),
         env=env,

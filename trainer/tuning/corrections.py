@@ -33,8 +33,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from trainer.envs.pool import SEED_STRIDE, make_pool
+from trainer.models import corrected
 from trainer.models.actor_critic import ActorCritic
-from trainer.models.policy import LAST_LAYER, Policy, load_policy, with_temperature
+from trainer.models.policy import (
+    LAST_LAYER,
+    Policy,
+    load_policy,
+    playing_device,
+    with_temperature,
+)
 from trainer.models.released import PolicyFile, read_policy, write_policy
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
@@ -158,7 +165,7 @@ def correct(
     """
     until = time.monotonic() + seconds
     in_game = game_starts.read(starts, level) if starts else []
-    corrections = _open(path, seed, model, in_game)
+    corrections = open_policy(path, seed, model, in_game)
     if corrections is None:
         return {}
 
@@ -191,11 +198,11 @@ def correct(
     return {"before": first[0], "now": best[0]}
 
 
-def _open(
+def open_policy(
     path: Path, seed: int, model: str, starts: Sequence[bytes] = ()
 ) -> Corrections | None:
-    """The policy of a file, or None if it cannot be corrected."""
-    policy = load_policy(path, model=model)
+    """The policy of a file, to be corrected; None as `correct` returns {}."""
+    policy = load_policy(path, playing_device("cpu"), model=model)
     stored = read_policy(path, torch.device("cpu"))
     network = policy.model
     if (
@@ -282,12 +289,10 @@ class Corrections:
         """Sampled actions (N,) and the probabilities (N, A), with the corrections."""
         logits = self._logits(torch.from_numpy(obs)).detach()
         if self._table is not None:
-            distance, nearest = torch.cdist(
-                self._features(obs), self._table.features
-            ).min(1)
-            new = distance < self._alike
-            actions = self._table.actions[nearest[new]]
-            logits[new] = F.one_hot(actions, logits.shape[1]).float().log()
+            _, table, actions = self._table
+            alike = torch.tensor(self._alike)
+            features = self._features(obs)
+            logits = corrected.apply(logits, features, table, actions, alike)
         return sample(logits, generator).numpy(), logits.softmax(-1).numpy()
 
     def _logits(self, obs: Tensor) -> Tensor:
@@ -457,3 +462,13 @@ class Corrections:
         weights = {name: now[name].clone() for name in self._stored.weights}
         weights = with_temperature(weights, temperature)
         write_policy(path, self._stored._replace(weights=weights), bits=bits)
+
+    def save_table(self, path: Path) -> int:
+        """Writes the policy as it was, with its corrections; returns their number."""
+        weights = dict(self._stored.weights)
+        if self._table is not None:
+            obs, _, actions = self._table
+            alike = torch.tensor(self._alike)
+            weights |= corrected.Table(torch.from_numpy(obs), actions, alike).weights()
+        write_policy(path, self._stored._replace(weights=weights))
+        return 0 if self._table is None else len(self._table.obs)

@@ -26,7 +26,7 @@ from trainer.evaluation.play import first_seed, play
 from trainer.explore.saved import read_saves
 from trainer.film.filmed_env import FilmedEnv
 from trainer.models.level_policies import LevelPolicies, load_level_policies
-from trainer.models.policy import load_policy
+from trainer.models.policy import load_policy, playing_device
 from trainer.rollout.arrays import IntArray
 from trainer.rollout.collector import sample
 
@@ -45,11 +45,11 @@ _End = tuple[_Bytes, int]
 
 
 @torch.no_grad()
-def collect(folder: Path, to: Path, seed: int, model: str = "") -> dict[str, float]:
-    """Plays the game with a policy for each level, and writes the levels' starts.
+def collect(path: Path, to: Path, seed: int, model: str = "") -> dict[str, float]:
+    """Plays the game, and writes the levels' starts.
 
     Args:
-        folder: policies of all levels of a game.
+        path: what `load_level_policies` takes.
         to: folder for the starts, states of the console: 1-1.npy and so on.
         seed: of the campaign.
         model: network of the user that the policies' files may name.
@@ -59,7 +59,8 @@ def collect(folder: Path, to: Path, seed: int, model: str = "") -> dict[str, flo
         level that none passed; later ones have no starts. {} if the policies see
         pictures: they are not corrected.
     """
-    policies = load_level_policies(folder, model=model, pause_for_rng=True)
+    device = playing_device("cpu")
+    policies = load_level_policies(path, device, model=model, pause_for_rng=True)
     if not policies.env.sees_tiles:
         return {}
     env = replace(
@@ -110,7 +111,7 @@ def clear_rate(
     path: Path, level: str, starts: Sequence[bytes], seed: int, model: str = ""
 ) -> float:
     """Clear rate of a policy with sampled actions from these starts of a level."""
-    policy = load_policy(path, model=model)
+    policy = load_policy(path, playing_device("cpu"), model=model)
     env = replace(policy.env, levels=(level,), num_envs=_ENVS, groups=1, num_threads=1)
     first = first_seed(seed, _STREAM)
     with closing(make_pool(env, seed=first)) as pool:

@@ -27,7 +27,7 @@ from trainer.models.released import (
     sha256,
 )
 from trainer.tuning import specialists
-from trainer.tuning.campaign import ONE
+from trainer.tuning.one_network import ONE
 from trainer.tuning.workers import Failed, Workers
 
 README = "README.md"

@@ -58,7 +58,8 @@ class Slice:
         before_the_end: share of a last slice of a new run before they start to fall.
         finish: seconds for which a solved level trains further while they fall to 0;
             in a last slice at most what is left of it.
-        restarts: the schedules of the run have ended, and restart in any case.
+        restart: share of their first rates with which the schedules of the run, which
+            have ended, restart in any case; 0: only if there is time (`_RESTARTS`).
     """
 
     config: RunConfig
@@ -66,7 +67,7 @@ class Slice:
     last: bool
     before_the_end: float = _BEFORE_THE_END
     finish: float = 0.0
-    restarts: bool = False
+    restart: float = 0.0
 
 
 def train(
@@ -134,9 +135,10 @@ def _scheduled(work: Slice, state: Mapping[str, Any]) -> RunConfig:
     more = round(_speed(work.config) * work.seconds)
     if not work.last:
         more = max(more, first.lr_steps)
-    if not (work.restarts or (ended and more >= first.lr_steps)):
-        return ending(work.config, state, more)
-    return ending(work.config, state, more, _RESTARTS[now.lr_steps > first.lr_steps])
+    restart = work.restart
+    if not restart and ended and more >= first.lr_steps:
+        restart = _RESTARTS[now.lr_steps > first.lr_steps]
+    return ending(work.config, state, more, restart)
 
 
 def _newest(run_dir: Path) -> tuple[Path, dict[str, Any]]:
