@@ -102,7 +102,7 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     def merged(teachers: Sequence[str], *, corrected: bool = False) -> RunConfig:
         """The run of the network for the levels that have a policy.
 
-        With `corrected` it learns from itself with corrections.
+        With `corrected` its teachers are itself, with the corrections of a level.
         """
         own = shlex.split(config.merge_flags)
         words = [*_MERGED, *common]
@@ -117,7 +117,8 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
         words += ["--levels", ",".join(teachers), "--teachers", str(by)]
         if corrected:
             words += ["--teacher-temperature", "1"]
-        if model := code_of(runs[levels[0]]).get("model"):
+        teacher = parse(words) if corrected else runs[levels[0]]
+        if model := code_of(teacher).get("model"):
             words += ["--teacher-model", model]
         return check(parse(words))
 

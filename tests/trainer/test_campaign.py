@@ -20,6 +20,7 @@ from rich.console import Console
 from trainer import campaign as program
 from trainer.campaign import _missing, main
 from trainer.config.learning import linear
+from trainer.config.network import GRU
 from trainer.config.plain import to_dict
 from trainer.config.schema import RunConfig
 from trainer.evaluation.tables import campaign_table
@@ -138,6 +139,7 @@ def make(tmp_path, monkeypatch):
     def campaign(trainer, **options):
         monkeypatch.setattr(progress, "Workers", lambda jobs: Inline(trainer, tmp_path))
         given = {"max_seconds": 600, "merge_share": 0, "correct_share": 0, "jobs": 1}
+        given["correct_one_share"] = 0
         given |= options
         board = Board(live=False, console=Console(file=io.StringIO()))
         runs = dict.fromkeys(LEVELS, RunConfig())
@@ -518,13 +520,18 @@ def one(make, clock, monkeypatch, tmp_path):
         merges.append(work)
         folder = work.config.run_dir / checkpoint.FOLDER
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "step-000000001.pt").touch()
+        path = folder / "step-000000001.pt"
+        before = float(path.read_text()) if path.exists() else 0.0
+        path.write_text(str(before + work.seconds))
         clock.now += work.seconds
         return {"signal": 0.0}
 
+    def seconds_of(run_dir):
+        return sum(float(path.read_text()) for path in checkpoint.list_files(run_dir))
+
     def merged(levels, *, corrected=False):
         made.append(corrected)
-        return RunConfig()
+        return replace(RunConfig(), env=replace(RunConfig().env, obs="tiles"))
 
     def choose(self, name, run_dir, to, *_):
         to.write_text(str(len(merges)))
@@ -533,9 +540,10 @@ def one(make, clock, monkeypatch, tmp_path):
     def search(self, name, path, to, level, seconds, *_):
         searched.append((level, seconds))
         clock.now += 10
-        if found is not None:
-            to.touch()
-        return found
+        if found is None:
+            return Failed("its process ended with status -9")
+        to.write_text(str(found))
+        return None
 
     def compare(self, name, old, new, *_):
         return rates
@@ -554,9 +562,9 @@ def one(make, clock, monkeypatch, tmp_path):
 
     train.__name__ = "train"
     monkeypatch.setattr(specialists, "train", train)
-    monkeypatch.setattr(
-        specialists, "seconds_of", lambda folder: sum(w.seconds for w in merges)
-    )
+    monkeypatch.setattr(specialists, "seconds_of", seconds_of)
+    monkeypatch.setattr(one_network, "_write_cold", lambda path, to: to.write_text("0"))
+    monkeypatch.setattr(one_network, "_corrections", lambda path: int(path.read_text()))
     for function in (choose, search, compare):
         monkeypatch.setattr(Inline, function.__name__, function, raising=False)
     campaign.merges, campaign.made, campaign.searched = merges, made, searched
@@ -577,24 +585,65 @@ def test_the_one_network_is_corrected_in_its_share(one, now, kept):
     # Twice what each would have of three tenths of 203 s.
     assert [s for _, s in one.searched] == pytest.approx([2 * 0.3 * 203 / 3] * 3)
     assert (learning.seconds, learning.restart) == (pytest.approx(203 - 30 - 6), 0.5)
-    assert learning.config.run_dir == merge.config.run_dir
+    assert merge.config.run_dir == campaign.folder / "merged"
+    assert learning.config.run_dir == campaign.folder / "corrected" / "run"
     assert True in one.made
     assert campaign.policy("one").read_text() == kept
     said = campaign.board._console.file.getvalue()
-    assert "9 corrected actions in 3 levels" in said
+    assert "9 corrections in 3 levels" in said
     assert ("it stays as it was" in said) == (kept == "1")
     assert campaign.elapsed() <= 1000
 
 
-def test_a_network_that_cannot_be_corrected_stays(one):
-    one.says(None, 0.9)
+@pytest.mark.parametrize("found", [0, None])
+def test_without_corrections_the_one_network_stays(one, found):
+    """None: the searches fail."""
+    one.says(found, 0.9)
     campaign = one()
     campaign.run()
     assert len(one.merges) == 1
     assert campaign.policy("one").read_text() == "1"
-    assert "only a network on tiles without memory is corrected" in (
-        campaign.board._console.file.getvalue()
-    )
+    assert "0 corrections in 0 levels" in campaign.board._console.file.getvalue()
+    assert (campaign.folder / "errors.txt").exists() == (found is None)
+
+
+def test_a_level_whose_search_fails_has_no_corrections(one, monkeypatch):
+    def fails(self, name, path, to, level, *rest):
+        if level == LEVELS[1]:
+            return Failed("OSError: no space left on device")
+        return search(self, name, path, to, level, *rest)
+
+    search, fails.__name__ = Inline.search, "search"
+    monkeypatch.setattr(Inline, "search", fails)
+    campaign = one()
+    campaign.run()
+    assert "6 corrections in 2 levels" in campaign.board._console.file.getvalue()
+    assert len(one.merges) == 2
+
+
+@pytest.mark.parametrize("why", ["memory", "pictures", "a layer", "time"])
+def test_a_one_network_that_is_not_corrected(one, monkeypatch, why):
+    """All of its time is the merge's, unless only its file says so."""
+    campaign = one(max_seconds=1000 if why != "time" else 70)
+    run = campaign._one._merged(LEVELS)
+    if why == "memory":
+        run = replace(run, model=replace(run.model, memory=GRU()))
+    elif why == "pictures":
+        run = RunConfig()
+    elif why == "a layer":
+
+        def cold(path, to):
+            raise ValueError("its last layer is unknown")
+
+        monkeypatch.setattr(one_network, "_write_cold", cold)
+    campaign._one._merged = lambda *_, **__: run
+    campaign.run()
+    (merge,) = one.merges
+    seconds = {"a layer": 500 - 200 - 3, "time": 35 - 3}.get(why, 500 - 3)
+    assert merge.seconds == pytest.approx(seconds)
+    assert one.searched == []
+    said = "not corrected: its last layer is unknown"
+    assert (said in campaign.board._console.file.getvalue()) == (why == "a layer")
 
 
 def test_without_its_share_the_one_network_stays(one):
@@ -625,6 +674,7 @@ def test_an_interrupted_correction_goes_on(one, monkeypatch, clock):
 
         def killed(work, display):
             patch.setattr(progress.Progress, "save", lambda *_: None)
+            assert work.restart == 0.5
             train(replace(work, seconds=50.0), display)  # of its last checkpoint
             raise KeyboardInterrupt
 
@@ -640,6 +690,7 @@ def test_an_interrupted_correction_goes_on(one, monkeypatch, clock):
     seconds = [work.seconds for work in one.merges]
     assert seconds[1:] == pytest.approx([50, 203 - 30 - 50 - 6])
     assert campaign.elapsed() == pytest.approx(1000 - 6)
+    assert one.merges[-1].restart == 0.0  # its rates fall further
 
 
 def test_a_merge_again_begins_its_corrections_anew(one, tmp_path):
@@ -656,6 +707,11 @@ def test_a_damaged_state_is_one_line(make, clock, tmp_path):
         (tmp_path / "state.json").write_text(content)
         with pytest.raises(ValueError, match=r"state.json is damaged"):
             make(Trainer(clock))
+    (tmp_path / "state.json").unlink()
+    campaign = make(Trainer(clock))
+    campaign.save("tomorrow")
+    with pytest.raises(ValueError, match=r"of a newer version.*no phase 'tomorrow'"):
+        campaign.run()
 
 
 def write_run(folder, config, steps=1_000_000, seconds=100.0, updates=500):
@@ -1284,15 +1340,19 @@ def test_a_small_campaign(tmp_path, capsys, monkeypatch):
 @pytest.mark.slow
 @pytest.mark.rom
 def test_a_small_campaign_has_more_time(tmp_path, capsys):
+    """With a correction of its one network, which clears little after some seconds."""
     folder = tmp_path / "campaign"
-    assert main([*SMALL.split(), "--run-dir", str(folder)]) == 0
+    words = SMALL.replace("24", "44") + " --correct-one-share 0.6"
+    assert main([*words.split(), "--run-dir", str(folder)]) == 0
+    out = capsys.readouterr().out
+    assert "corrections in " in out
+    assert ("one network corrected: mean" in out) == (folder / "corrected").exists()
     state = json.loads((folder / "state.json").read_text())
     steps = {name: level["attempts"] for name, level in state["levels"].items()}
-    capsys.readouterr()
     assert main(["--resume", str(folder), "--more-seconds", "10"]) == 0
     assert "played before" not in capsys.readouterr().out
     more = json.loads((folder / "state.json").read_text())
-    assert (more["phase"], more["max_seconds"]) == ("evaluation", 34)
+    assert (more["phase"], more["max_seconds"]) == ("evaluation", 54)
     assert {name: level["attempts"] for name, level in more["levels"].items()} != steps
     options = json.loads((folder / "campaign.json").read_text())
-    assert "--max-seconds=34" in options["command"]
+    assert "--max-seconds=54" in options["command"]

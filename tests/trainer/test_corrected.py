@@ -80,6 +80,8 @@ def test_parts_of_a_file():
         ({"actions": torch.tensor(1)}, "actions is torch.int64"),
         ({"actions": torch.zeros(3)}, "actions is torch.float32"),
         ({"actions": torch.zeros(0).long(), "obs": images(0)}, "actions is"),
+        ({"alike": torch.tensor(0.0)}, "alike must be above 0, got 0"),
+        ({"alike": torch.tensor(-1.0)}, "alike must be above 0, got -1"),
         ({"alike": torch.ones(2)}, "alike is torch.float32"),
     ],
 )

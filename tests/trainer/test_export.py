@@ -89,6 +89,23 @@ def test_the_file_decides_like_pytorch(name, tmp_path):
     assert len(set(chosen.tolist())) > 1
 
 
+def test_a_network_of_all_levels(tmp_path):
+    """It has a value for each level."""
+    policy, path = load_policy("released:one"), tmp_path / "one.onnx"
+    export(policy, path)
+    generator = torch.Generator().manual_seed(5)
+    obs = torch.randint(0, 8, (3, 1, 16, 16), generator=generator, dtype=torch.uint8)
+    policy.model.native = False
+    with torch.no_grad():
+        output, _ = policy.model(
+            obs[None], torch.zeros(3, 0), torch.zeros(1, 3, dtype=torch.bool)
+        )
+    logits, values = run(path, obs=obs)
+    assert values.shape == (3, 32)
+    np.testing.assert_allclose(logits, output.logits[0].numpy(), atol=1e-4)
+    np.testing.assert_allclose(values, output.values[0].numpy(), atol=1e-4)
+
+
 def test_the_model_is_left_as_it_was(tmp_path):
     policy = make_policy("cnn-72k")
     export(policy, tmp_path / "policy.onnx")

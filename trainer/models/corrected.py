@@ -26,7 +26,7 @@ class Table(NamedTuple):
 
     Attributes:
         obs: (N, C, H, W) uint8.
-        actions: (N,) int64, what to do there, and where features are alike.
+        actions: (N,) int64, what to do where features are like those of `obs`.
         alike: () float32, the distance below which features are alike.
     """
 
@@ -102,6 +102,8 @@ class Corrected(PolicyModel):
                 )
         if not 0 <= int(table.actions.min()) <= int(table.actions.max()) < actions:
             raise ValueError(f"{_PREFIX}actions must be 0 to {actions - 1}")
+        if not table.alike > 0:
+            raise ValueError(f"{_PREFIX}alike must be above 0, got {table.alike:g}")
         self.network: ActorCritic = network
         device = next(network.parameters()).device
         self.register_buffer("actions", table.actions.to(device))

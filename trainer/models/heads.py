@@ -77,7 +77,7 @@ class PolicyValueHead(nn.Module):
                 return NoisyLinear(features, outputs, SIGMA)
             return nn.Linear(features, outputs)
 
-        self._noisy = config.noisy
+        self._noisy, self._value_heads = config.noisy, config.value_heads
         self.policy = linear(num_actions)
         value = linear(config.value_heads)
         # The initial policy is near uniform; gains as in Schulman et al. 2017.
@@ -111,7 +111,9 @@ class PolicyValueHead(nn.Module):
         # Softmax and value targets need more than bfloat16's 8 bits.
         with torch.autocast(features.device.type, enabled=False):
             features = features.float()
-            return self.policy(features), self.value(features).squeeze(-1)
+            logits, values = self.policy(features), self.value(features)
+            # Only where there is one: an exported squeeze accepts no other size.
+            return logits, values.squeeze(-1) if self._value_heads == 1 else values
 
 
 def value_sources(

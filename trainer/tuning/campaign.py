@@ -31,7 +31,15 @@ from trainer.config.tasks import game_levels
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
-from trainer.show.campaign import MERGED, TABLE, Attempt, Board, Level, results_of
+from trainer.show.campaign import (
+    MERGED,
+    STATE,
+    TABLE,
+    Attempt,
+    Board,
+    Level,
+    results_of,
+)
 from trainer.tuning import corrections, game_starts, specialists
 from trainer.tuning.campaign_config import LEAST_SLICE, CampaignConfig
 from trainer.tuning.one_network import ONE, UNLIMITED, Merged, OneNetwork
@@ -92,6 +100,11 @@ class Campaign(Progress):
             "comparison": self._one.compare,
         }
         names = [*phases, "evaluation"]
+        if self.phase not in names:
+            raise ValueError(
+                f"{self.folder / STATE} is damaged, or of a newer version: there is no "
+                f"phase {self.phase!r}"
+            )
         try:
             while self.phase in phases:
                 phases[self.phase]()

@@ -40,9 +40,10 @@ class CampaignConfig:
     """Share of the time of the levels in which a search corrects their policies where
     they die; 0: none."""
 
-    correct_one_share: float = option(0.0, between=(0, 0.9))
+    correct_one_share: float = option(0.4, between=(0, 0.9))
     """Share of the time of the network for all levels in which a search corrects it
-    where it dies; 0: none."""
+    where it dies, and it learns from that; 0, or less than 5 seconds per level:
+    none."""
 
     slice_seconds: float = option(60.0, between=(LEAST_SLICE, 1e9))
     """Seconds for which a level trains before the next level has its turn."""
@@ -101,10 +102,10 @@ class CampaignConfig:
         """Seconds for the corrections of this many single levels."""
         return self._before_merge(levels) * self.correct_share
 
-    @property
-    def seconds_to_correct_one(self) -> float:
-        """Seconds for the correction of the network for all levels."""
-        return self.max_seconds * self.merge_share * self.correct_one_share
+    def seconds_to_correct_one(self, levels: int) -> float:
+        """Seconds for the correction of the network for this many levels."""
+        seconds = self.max_seconds * self.merge_share * self.correct_one_share
+        return seconds if seconds >= LEAST_SLICE * levels else 0.0
 
     def _before_merge(self, levels: int) -> float:
         return self.max_seconds * (1.0 - self.merge_share * (levels > 1))

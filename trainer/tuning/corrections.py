@@ -267,7 +267,7 @@ class Corrections:
                     known = _choices(episodes) | ({} if unproven else known)
                 if not died or time.monotonic() > until:
                     break
-                unproven = not self._correct(pool, last, known)
+                unproven = not self._correct(pool, last, known, until)
                 if unproven and self._table is table:
                     break  # there is no way
         self._table = table
@@ -338,9 +338,15 @@ class Corrections:
         return episodes
 
     def _correct(
-        self, pool: Any, episodes: Sequence[_Episode], known: Mapping[bytes, _Choice]
+        self,
+        pool: Any,
+        episodes: Sequence[_Episode],
+        known: Mapping[bytes, _Choice],
+        until: float,
     ) -> bool:
         """Adds a short way from each death to the corrections.
+
+        It ends at `until` (`time.monotonic`), or after some tries.
 
         Returns:
             Whether they look like no observation of a cleared episode. If not, there
@@ -374,7 +380,7 @@ class Corrections:
                 self._add(way)
                 found = True
                 del open_[number]
-            if not open_:
+            if not open_ or time.monotonic() > until:
                 break
         if not found and unproven:
             self._add(unproven[int(self._rng.choice(list(unproven)))])
@@ -463,12 +469,11 @@ class Corrections:
         weights = with_temperature(weights, temperature)
         write_policy(path, self._stored._replace(weights=weights), bits=bits)
 
-    def save_table(self, path: Path) -> int:
-        """Writes the policy as it was, with its corrections; returns their number."""
+    def save_table(self, path: Path) -> None:
+        """Writes the policy as it was, with its corrections."""
         weights = dict(self._stored.weights)
         if self._table is not None:
             obs, _, actions = self._table
             alike = torch.tensor(self._alike)
             weights |= corrected.Table(torch.from_numpy(obs), actions, alike).weights()
         write_policy(path, self._stored._replace(weights=weights))
-        return 0 if self._table is None else len(self._table.obs)

@@ -25,6 +25,7 @@ from trainer.envs.pool import SEED_STRIDE, make_pool
 from trainer.evaluation.play import first_seed, play
 from trainer.explore.saved import read_saves
 from trainer.film.filmed_env import FilmedEnv
+from trainer.machine.files import replacing
 from trainer.models.level_policies import LevelPolicies, load_level_policies
 from trainer.models.policy import load_policy, playing_device
 from trainer.rollout.arrays import IntArray
@@ -82,7 +83,8 @@ def collect(path: Path, to: Path, seed: int, model: str = "") -> dict[str, float
             passed[level] = share
             saves = {_save(film, start) for start in starts}
             states = [np.frombuffer(save, np.uint8) for save in sorted(saves)]
-            np.save(to / f"{level}.npy", states)
+            with replacing(to / f"{level}.npy") as file:
+                np.save(file, states)
             if not ends:
                 break
             begins = game.end(ends)

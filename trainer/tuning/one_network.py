@@ -1,15 +1,17 @@
 """The phases of a campaign for the network that plays all levels.
 
-merge         trains it to imitate the policies of the levels (learn/distil.py).
-temperature   plays it with several temperatures and takes the best.
-search        looks for corrections where it dies, in each level (corrections.py).
-              For this it plays with a low temperature: it then dies in few places,
-              so that what saves it there is a short table, which also holds in
-              other episodes. Its file with the table of a level is a teacher.
-learning      trains it further, to imitate itself with these tables. Corrections
-              that are learned without its own new states, as those of a level's
-              policy are, cost more than they bring (docs/lab-book.md).
-comparison    plays it as before and as now, and keeps the better one.
+Its phases, which follow those of the levels (campaign.py):
+
+    merge         trains it to imitate the policies of the levels (learn/distil.py).
+    temperature   plays it with several temperatures and takes the best.
+    search        looks for corrections where it dies, in each level (corrections.py).
+                  For this it plays with a low temperature: it then dies in few places,
+                  so that a short table saves it there, also in other episodes. The
+                  network with the table of a level is the teacher of that level.
+    learning      a copy of its run trains further, to imitate these teachers. Without
+                  new states of its own, as levels' policies learn their corrections,
+                  they cost it more than they bring (docs/lab-book.md).
+    comparison    plays the network of both runs, and keeps the better one.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Protocol
@@ -27,8 +30,10 @@ import torch
 
 from trainer.config.schema import RunConfig
 from trainer.config.tasks import game_levels
+from trainer.machine.files import copy
 from trainer.machine.process import Interrupted
 from trainer.models import checkpoint
+from trainer.models.corrected import split
 from trainer.models.policy import with_temperature
 from trainer.models.released import SUFFIX, read_policy, write_policy
 from trainer.show.campaign import MERGED
@@ -49,8 +54,8 @@ UNLIMITED: dict[str, Any] = {
     "videos": False,
     "checkpoint_seconds": 30.0,
 }
-# Episodes per level for each temperature, and for the comparison; and seconds per
-# level that are reserved for each of these.
+# Episodes per level for each temperature, and for the comparison. Seconds per level
+# that are reserved for each of these; more if the first one needs more.
 _EPISODES, _CHOICE_SECONDS = 10, 1.0
 # Bits of a number in large matrices. With 8 bits the one network cleared 5 % fewer
 # starts with greedy actions.
@@ -58,8 +63,8 @@ _BITS = 16
 # Share of the time of the merge before its schedules start to fall to 0. By then the
 # teachers choose few actions, and the steps are as fast as they remain.
 _MERGE_BEGINS = 0.4
-# With more time the merge restarts with this share of its first rates, and after a
-# search the network learns with that one.
+# Shares of the first rates: with which the merge restarts if it has more time, and the
+# learning begins.
 _MERGE_AGAIN, _LEARN = 0.15, 0.5
 # In a search the network plays with this share of its temperature.
 _COLD = 0.2
@@ -73,7 +78,7 @@ class Merged(Protocol):
     def __call__(
         self, teachers: Sequence[str], *, corrected: bool = False
     ) -> RunConfig:
-        """With `corrected` it learns from itself with corrections."""
+        """The run with these levels; with `corrected` its teachers are itself."""
 
 
 class OneNetwork:
@@ -84,48 +89,59 @@ class OneNetwork:
         self._config = progress.config
         self._run_dir = progress.folder / MERGED
         self._corrected = progress.folder / CORRECTED
+        self._learned = self._corrected / "run"
+        # Seconds that a choice of the temperature takes.
+        self._choice_seconds = _CHOICE_SECONDS * len(progress.levels)
 
     @property
     def model(self) -> str:
         """Name of the network."""
         return self._merged(self._progress.teachers()).model.name
 
-    @property
-    def _choice_seconds(self) -> float:
-        """Seconds that a choice of the temperature takes."""
-        return _CHOICE_SECONDS * len(self._progress.levels)
+    def _seconds_to_correct(self) -> float:
+        """Seconds for the correction; 0: there is none."""
+        run = self._merged(self._progress.teachers())
+        if run.model.memory is not None or not run.env.sees_tiles:
+            return 0.0
+        return self._config.seconds_to_correct_one(len(self._progress.levels))
 
     def merge(self) -> None:
         """Trains one network for all levels to imitate the policies."""
         progress = self._progress
         if not self._config.merge_share or len(progress.levels) == 1:
             return
-        shutil.rmtree(self._corrected, ignore_errors=True)  # of an earlier merge
+        if self._corrected.exists():  # of an earlier merge
+            shutil.rmtree(self._corrected)
         levels = progress.teachers()
         if missing := len(progress.levels) - len(levels):
             progress.board.log(f"{missing} levels have no policy to learn from")
-        after = self._choice_seconds + self._config.seconds_to_correct_one
+        after = self._choice_seconds + self._seconds_to_correct()
         again = _MERGE_AGAIN if progress.merge_restarts else 0.0
-        self._train(self._merged(levels), after, again)
+        self._train(self._run_dir, partial(self._merged, levels), after, again)
 
-    def _train(self, config: RunConfig, after: float, restart: float) -> None:
+    def _train(
+        self,
+        run_dir: Path,
+        make: Callable[[], RunConfig],
+        after: float,
+        restart: float,
+    ) -> None:
         """Trains until some seconds before the end of the campaign's time."""
         progress = self._progress
         # After a kill or with more time, the run has trained for longer than it seems.
-        trained = specialists.seconds_of(self._run_dir)
-        progress.has_spent(progress.merge_began + trained)
-        config = replace(
-            config,
-            run_dir=self._run_dir,
-            stop_when_solved=False,
-            dashboard="auto" if self._config.dashboard else "off",
-            **UNLIMITED,
-        )
+        progress.has_spent(progress.merge_began + specialists.seconds_of(run_dir))
         seconds = max(LEAST_SLICE, progress.left() - after)
-        work = Slice(config, seconds, True, _MERGE_BEGINS, restart=restart)
         progress.workers.close()
         progress.board.close()  # the run has its own dashboard
         try:
+            config = replace(
+                make(),
+                run_dir=run_dir,
+                stop_when_solved=False,
+                dashboard="auto" if self._config.dashboard else "off",
+                **UNLIMITED,
+            )
+            work = Slice(config, seconds, True, _MERGE_BEGINS, restart=restart)
             ended_by = specialists.train(work, lambda: make_display(config.dashboard))
         except (ValueError, RuntimeError, OSError) as error:
             # The policies of the levels do not depend on this run.
@@ -139,15 +155,18 @@ class OneNetwork:
 
     def choose(self) -> None:
         """Chooses the temperature of the network, at the end of its training."""
-        self._choose(self._progress.policy(ONE))
+        began = time.monotonic()
+        self._choose(self._run_dir, self._progress.policy(ONE))
+        took = time.monotonic() - began
+        self._choice_seconds = max(self._choice_seconds, took)
 
-    def _choose(self, to: Path) -> bool:
-        """Writes the network with the best temperature, if it has a checkpoint."""
+    def _choose(self, run_dir: Path, to: Path) -> bool:
+        """Writes the network of a run with the best temperature, if it has one."""
         progress = self._progress
-        if not checkpoint.list_files(self._run_dir):
+        if not checkpoint.list_files(run_dir):
             return False
         task = (
-            ONE, specialists.choose, self._run_dir, to,
+            ONE, specialists.choose, run_dir, to,
             ",".join(progress.teachers()), _EPISODES, self._config.seed, _BITS,
             self.model,
         )  # fmt: skip
@@ -156,54 +175,78 @@ class OneNetwork:
                 f"one network: mean clear rate {result['clear_rate']:.0%} with "
                 f"temperature {result['temperature']:g}"
             )
-        return to.exists()
+            return True
+        return False
 
     # -- correction ----------------------------------------------------------------
+
+    def _teacher(self, name: str) -> Path:
+        """File of the network with the corrections of a level."""
+        return self._corrected / f"{name}{SUFFIX}"
 
     def search(self) -> None:
         """Searches for corrections in each level."""
         progress, config = self._progress, self._config
-        path = progress.policy(ONE)
-        if not config.seconds_to_correct_one or not path.exists():
+        one, starts = progress.policy(ONE), progress.folder / STARTS
+        if not one.exists() or not self._seconds_to_correct():
             return
-        levels, folder = progress.teachers(), self._corrected
-        folder.mkdir(exist_ok=True)
+        self._corrected.mkdir(exist_ok=True)
+        cold = self._teacher("cold")
+        try:
+            _write_cold(one, cold)
+        except ValueError as error:
+            progress.board.log(f"the one network is not corrected: {error}")
+            return
+        levels = progress.teachers()
         # What an interrupted search found remains.
-        left = [n for n in levels if not (folder / f"{n}{SUFFIX}").exists()]
+        left = [name for name in levels if not self._teacher(name).exists()]
         seconds = 2 * _SEARCH * progress.left() * progress.jobs / len(levels)
-        starts = progress.folder / STARTS
         tasks: list[tuple[Any, ...]] = [
-            (n, search, path, folder / f"{n}{SUFFIX}", n, seconds, config.seed,
+            (name, search, cold, self._teacher(name), name, seconds, config.seed,
              self.model, starts)
-            for n in left
+            for name in left
         ]  # fmt: skip
-        if set(game_levels(config.task)) <= set(levels):
-            how = (path, folder / STARTS, config.seed, self.model)
-            tasks.insert(0, ("whole game", game_starts.collect, *how))
-        found = dict(progress.do(tasks, "searching where the one network dies"))
-        found.pop("whole game", None)
-        if None in found.values():
-            progress.board.log("only a network on tiles without memory is corrected")
-        elif found:
-            progress.board.log(
-                f"one network: {sum(found.values())} corrected actions in "
-                f"{sum(count > 0 for count in found.values())} levels"
-            )
-        # The time of the run, before that of its further training.
+        if left and set(game_levels(config.task)) <= set(levels):
+            own = (one, self._corrected / STARTS, config.seed, self.model)
+            tasks.insert(0, ("whole game", game_starts.collect, *own))
+        for _ in progress.do(tasks, "searching where the one network dies"):
+            progress.save()
+        for name in left:
+            if not self._teacher(name).exists():  # its search failed
+                copy(cold, self._teacher(name))
+        counts = [_corrections(self._teacher(name)) for name in levels]
+        progress.board.log(
+            f"one network: {sum(counts)} corrections in {sum(map(bool, counts))} levels"
+        )
+        if not any(counts):
+            shutil.rmtree(self._corrected)
+        # As if the run had trained without a pause, for the clock of its learning.
         trained = specialists.seconds_of(self._run_dir)
         progress.merge_began = progress.elapsed() - trained
 
     def learn(self) -> None:
         """Trains the network to imitate itself with the corrections."""
-        levels = self._progress.teachers()
-        if all((self._corrected / f"{n}{SUFFIX}").exists() for n in levels):
-            after = 2 * self._choice_seconds
-            self._train(self._merged(levels, corrected=True), after, _LEARN)
+        if not self._teacher("cold").exists():
+            return
+        if not self._learned.exists():
+            part = self._corrected / "part"
+            shutil.rmtree(part, ignore_errors=True)  # of an interruption
+            shutil.copytree(self._run_dir, part).rename(self._learned)
+        make = partial(self._merged, self._progress.teachers(), corrected=True)
+        restart = 0.0 if self._has_learned() else _LEARN
+        self._train(self._learned, make, 2 * self._choice_seconds, restart)
+
+    def _has_learned(self) -> bool:
+        """Whether there is a checkpoint of the learning."""
+        if not self._learned.is_dir():
+            return False
+        before, now = map(specialists.seconds_of, (self._run_dir, self._learned))
+        return now > before
 
     def compare(self) -> None:
         """Keeps the better one of the network before and after the corrections."""
-        progress, new = self._progress, self._corrected / f"{ONE}{SUFFIX}"
-        if not self._corrected.is_dir() or not self._choose(new):
+        progress, new = self._progress, self._teacher(ONE)
+        if not self._has_learned() or not self._choose(self._learned, new):
             return
         old, starts = progress.policy(ONE), progress.folder / STARTS
         tasks = [
@@ -223,6 +266,19 @@ class OneNetwork:
             new.replace(old)
 
 
+def _write_cold(path: Path, to: Path) -> None:
+    """Writes a policy with a lower temperature; ValueError if it can have none."""
+    stored = read_policy(path, torch.device("cpu"))
+    weights = with_temperature(stored.weights, _COLD)
+    write_policy(to, stored._replace(weights=weights), bits=_BITS)
+
+
+def _corrections(path: Path) -> int:
+    """Number of observations in the table of a policy's file."""
+    _, table = split(read_policy(path, torch.device("cpu")).weights)
+    return 0 if table is None else len(table.obs)
+
+
 # -- tasks of worker processes ---------------------------------------------------
 
 
@@ -234,28 +290,16 @@ def search(
     seed: int,
     model: str,
     starts: Path,
-) -> int | None:
-    """Writes a policy with a low temperature and its corrections of a level.
+) -> None:
+    """Writes a policy with its corrections of a level; nothing if it can have none.
 
     `starts` is a folder of `game_starts.collect`: half of the episodes begin there.
-
-    Returns:
-        The number of corrected actions; None if the policy cannot be corrected
-        (`corrections.correct`), and nothing is written.
     """
-    stored = read_policy(path, torch.device("cpu"))
-    cold = to.with_suffix(".part" + SUFFIX)
-    try:
-        weights = with_temperature(stored.weights, _COLD)
-        write_policy(cold, stored._replace(weights=weights))
-        in_game = game_starts.read(starts, level)
-        found = corrections.open_policy(cold, seed, model, in_game)
-        if found is None:
-            return None
+    in_game = game_starts.read(starts, level)
+    found = corrections.open_policy(path, seed, model, in_game)
+    if found is not None:
         found.search(level, time.monotonic() + seconds)
-        return found.save_table(to)
-    finally:
-        cold.unlink(missing_ok=True)
+        found.save_table(to)
 
 
 def compare(
