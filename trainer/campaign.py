@@ -3,8 +3,9 @@
 Most of the time goes to a policy for each level: one run per core at a time, in slices,
 until the level is solved. The time that a solved level leaves goes to the other levels.
 A search then corrects the policies where they die (tuning/corrections.py).
-Then one network for all levels learns from these policies. At the end all policies are
-played, and two tables show the clear rate of each level.
+Then one network for all levels learns from these policies, and is corrected likewise
+(tuning/one_network.py). At the end all policies are played, and two tables show the
+clear rate of each level.
 
     python -m trainer.campaign --levels all --max-seconds 3600
     python -m trainer.campaign --levels 1-1,1-2,1-3,1-4 --max-seconds 600
@@ -15,10 +16,10 @@ Flags after `--` are flags of `python -m trainer.run` and apply to the runs of t
 levels.
 
 The folder of a campaign has a run for each level (levels/1-1), the run of the network
-for all levels (merged), all policies (policies/1-1.safetensors and so on, and
-policies/one.safetensors; trainer.evaluate, watch and video take them
-as `--checkpoint`), and report.html. Ctrl-C, kill -9 and a full disk lose at most one
-slice of a minute; `--resume` continues.
+for all levels (merged, and corrected/run for its corrections), all policies
+(policies/1-1.safetensors and so on, and policies/one.safetensors; trainer.evaluate,
+watch and video take them as `--checkpoint`), and report.html. Ctrl-C, kill -9 and a
+full disk lose at most one slice of a minute; `--resume` continues.
 
 Exit status: 0, 128 plus the number of a signal that ended it (130 after Ctrl-C), or 2
 with one line `error: ...` on stderr.
