@@ -75,6 +75,9 @@ _OWN = tuple(
     for name in "checkpoint-seconds dashboard end-episodes log-seconds videos".split()
 )
 
+# Flags that it sets for the run of the network for all levels.
+_OWN_MERGED = {"--levels", "--run-dir", "--teachers", "--teacher-model"}
+
 _TITLES = {"a policy for each level": "single", "one network for all levels": "one"}
 _LEGEND = (
     "cleared: of {} episodes with sampled actions, after 0 to 30 idle frames\n"
@@ -89,6 +92,12 @@ def _main(config: CampaignConfig, flags: Sequence[str]) -> None:
     config.validate()
     config, flags, folder = _open(config, flags)
     config.validate()  # a resumed campaign has options of its own
+    for word in shlex.split(config.merge_flags):
+        if (flag := word.partition("=")[0]) in _OWN_MERGED:
+            raise ValueError(
+                f"{flag} in --merge-flags has no effect, because a campaign sets it: "
+                "leave it out"
+            )
     levels = parse_levels(config.levels, config.task)
     common = ["--seed", str(config.seed)]
     if config.task != EnvConfig.task:

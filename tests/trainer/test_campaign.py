@@ -623,7 +623,7 @@ def test_a_level_whose_search_fails_has_no_corrections(one, monkeypatch):
 
 @pytest.mark.parametrize("why", ["memory", "pictures", "a layer", "time"])
 def test_a_one_network_that_is_not_corrected(one, monkeypatch, why):
-    """All of its time is the merge's, unless only its file says so."""
+    """All of its time is the merge's, unless only its file shows why."""
     campaign = one(max_seconds=1000 if why != "time" else 70)
     run = campaign._one._merged(LEVELS)
     if why == "memory":
@@ -1144,6 +1144,7 @@ def test_a_live_board_shows_messages_at_once():
         ("--levels 1-1 -- --lr 0", "lr must be above 0"),
         ("--levels 1-1 -- --seed 3", "give it before --"),
         ("--merge-flags='--lr 0'", "lr must be above 0"),
+        ("--merge-flags=--teachers=here", "--teachers in --merge-flags has no effect"),
         ("-- --frame-skip 4", "has frame_skip=4, but this run has frame_skip=6"),
         ("-- --log-seconds=5", "--log-seconds after -- has no effect, because this"),
         ("-- --no-videos", "--no-videos after -- has no effect, because this"),
@@ -1189,6 +1190,10 @@ def test_the_one_network_begins_episodes_where_the_game_begins_levels(
     loss = run.learner.loss
     assert (loss.teachers, loss.temperature) == (str(folder / "corrected"), 1.0)
     assert merged(levels).learner.loss.teachers == str(folder / "policies")
+    flags = "--merge-flags=--model mine:Net"
+    assert main(["--levels", "1-1,1-2", "--run-dir", f"{folder}-1", flags]) == 0
+    assert made[-1](levels, corrected=True).learner.loss.model == "mine:Net"
+    assert made[-1](levels).learner.loss.model == ""
     flags = "--merge-flags=--starts level"
     assert main(["--levels", "1-1,1-2", "--run-dir", f"{folder}-2", flags]) == 0
     (tmp_path / "a,b-2" / "starts").mkdir()

@@ -36,7 +36,7 @@ from trainer.models.released import (
 
 _logger = logging.getLogger(__name__)
 
-# Parameters of the layer that outputs an ActorCritic's logits, unless it is noisy.
+# Parameters of the layer that outputs an ActorCritic's logits.
 LAST_LAYER = ("head.policy.weight", "head.policy.bias")
 
 
@@ -201,8 +201,8 @@ def with_temperature(
         return dict(weights)
     if not weights.keys() >= set(LAST_LAYER):
         raise ValueError(
-            "a temperature needs an ActorCritic without noisy heads; leave the "
-            "temperature out"
+            "a temperature needs a network whose last layer is an ActorCritic's; leave "
+            "the temperature out"
         )
     scaled = {name: weights[name] / temperature for name in LAST_LAYER}
     return dict(weights) | scaled

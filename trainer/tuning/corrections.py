@@ -160,7 +160,7 @@ def correct(
     Returns:
         Means of the clear rates of sampled and greedy actions, `before` and `now`, with
         `starts` the mean of these and of the clear rate from there; {} if the policy
-        sees pictures, or its network has a memory, a noisy head, or is no
+        sees pictures, or its network has a memory, or is no
         `ActorCritic`: it is not corrected.
     """
     until = time.monotonic() + seconds
