@@ -27,6 +27,7 @@ from trainer.evaluation.tables import campaign_table
 from trainer.learn.optim import learning_rate_factor
 from trainer.models import checkpoint
 from trainer.report import main as report
+from trainer.show import campaign as pages
 from trainer.show.campaign import Attempt, Board, Level, grid
 from trainer.tuning import campaign as module
 from trainer.tuning import one_network, progress, specialists
@@ -1077,6 +1078,18 @@ def test_the_report_has_both_tables(tmp_path, capsys):
     (tmp_path / "table.json").write_text("{")
     assert report([str(tmp_path)]) == 2
     assert "table.json is damaged" in capsys.readouterr().err
+
+
+def test_the_report_has_the_curves_of_the_run_that_went_on(tmp_path, monkeypatch):
+    """The run that learned corrections is a copy of the merge."""
+    shown = []
+    monkeypatch.setattr(pages, "read_run", lambda folder: folder)
+    monkeypatch.setattr(pages.page, "curves", lambda runs: shown.extend(runs) or "")
+    for name in ("merged", "corrected/run"):
+        (tmp_path / name).mkdir(parents=True)
+        pages.write(tmp_path)
+        assert shown.pop() == tmp_path / name
+    assert shown == []
 
 
 def test_the_board_has_a_column_for_each_world():

@@ -25,7 +25,9 @@ from trainer.show.screen import LABEL, heat, level_grid
 
 # Options of output, which do not change what a campaign does.
 OF_THE_COMMAND = {"run_dir", "resume", "more_seconds", "dashboard"}
-OPTIONS, STATE, TABLE, MERGED = "campaign.json", "state.json", "table.json", "merged"
+OPTIONS, STATE, TABLE = "campaign.json", "state.json", "table.json"
+# The run of the one network, and its copy that learns corrections.
+MERGED, LEARNED = "merged", "corrected/run"
 
 _LEGEND = (
     "%: clear rate of 100 training episodes, the last (▸: in training) or the best\n"
@@ -153,7 +155,8 @@ def write(folder: Path, output: Path | None = None) -> Path:
     options = _read(folder / OPTIONS)
     levels = {name: Level.of(level) for name, level in state.get("levels", {}).items()}
     one, single = results.get("one", []), results.get("single", [])
-    merged = [read_run(folder / MERGED)] if (folder / MERGED).is_dir() else []
+    runs = [folder / name for name in (LEARNED, MERGED) if (folder / name).is_dir()]
+    merged = [read_run(run) for run in runs[:1]]  # the copy has all of the curves
     sections = {
         "A policy for each level": _results(single),
         "One network for all levels": _results(one),

@@ -36,7 +36,7 @@ from trainer.models import checkpoint
 from trainer.models.corrected import split
 from trainer.models.policy import with_temperature
 from trainer.models.released import SUFFIX, read_policy, write_policy
-from trainer.show.campaign import MERGED
+from trainer.show.campaign import LEARNED, MERGED
 from trainer.show.dashboard import make_display
 from trainer.tuning import corrections, game_starts, specialists
 from trainer.tuning.campaign_config import LEAST_SLICE
@@ -89,7 +89,7 @@ class OneNetwork:
         self._config = progress.config
         self._run_dir = progress.folder / MERGED
         self._corrected = progress.folder / CORRECTED
-        self._learned = self._corrected / "run"
+        self._learned = progress.folder / LEARNED
         # Seconds that a choice of the temperature takes.
         self._choice_seconds = _CHOICE_SECONDS * len(progress.levels)
 
