@@ -53,7 +53,7 @@ def test_a_temperature_divides_the_logits(tmp_path):
     state = checkpoint.load(tmp_path / "run.pt", CPU)
     other = {"model": {"mine": torch.ones(2)}, "ema": None}
     checkpoint.save(tmp_path / "other.pt", state | other)
-    with pytest.raises(ValueError, match="a temperature needs an ActorCritic"):
+    with pytest.raises(ValueError, match="needs a network whose last layer is an"):
         save_policy(tmp_path / "other.pt", path, temperature=0.5)
 
 
