@@ -49,11 +49,11 @@ from trainer.machine.files import write_json
 from trainer.machine.imports import check_named
 from trainer.machine.process import complain
 from trainer.session.files import alone, new_run_dir
-from trainer.show.campaign import OPTIONS, Board, write
+from trainer.show.campaign import CORRECTED, OPTIONS, Board, write
 from trainer.tuning import game_starts
 from trainer.tuning.campaign import Campaign
 from trainer.tuning.campaign_config import CampaignConfig, command_of
-from trainer.tuning.one_network import CORRECTED, Merged
+from trainer.tuning.one_network import Merged
 from trainer.tuning.options import check_base
 from trainer.tuning.progress import ERRORS, POLICIES, STARTS
 

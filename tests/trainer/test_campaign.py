@@ -143,7 +143,7 @@ def make(tmp_path, monkeypatch):
         given["correct_one_share"] = 0
         given |= options
         board = Board(live=False, console=Console(file=io.StringIO()))
-        runs = dict.fromkeys(LEVELS, RunConfig())
+        runs = dict.fromkeys(LEVELS, given.pop("run", RunConfig()))
         return Campaign(
             CampaignConfig(**given), tmp_path, runs, lambda *_: RunConfig(), board
         )
@@ -501,7 +501,7 @@ def test_a_campaign_of_all_levels_plays_the_game_within_this_time(
 
     monkeypatch.setattr(Inline, "collect", collect, raising=False)
     monkeypatch.setattr(Inline, "correct", correct)
-    monkeypatch.setattr(module, "game_levels", lambda task: tuple(LEVELS[:2]))
+    monkeypatch.setattr(progress, "game_levels", lambda task: tuple(LEVELS[:2]))
     trainer = Trainer(clock)
     make(trainer, correct_share=0.1).run()
     starts = tmp_path / "starts"
@@ -1122,7 +1122,8 @@ def test_a_level_without_a_point_is_searching(make, clock, monkeypatch, tmp_path
         folder.mkdir(parents=True)
         (folder / "metrics.jsonl").write_text(line)
     campaign.show("", 1.0)
-    campaign.searching = True
+    learns = change(RunConfig(), guide=0.15)
+    campaign.searching = make(Trainer(clock), run=learns).searching
     campaign.show("", 1.0)
     campaign.phase = "choice"  # where levels that are running play
     campaign.show("", 1.0)

@@ -55,7 +55,11 @@ def split(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], Table | Non
 
 
 def apply(
-    logits: Tensor, features: Tensor, table: Tensor, actions: Tensor, alike: Tensor
+    logits: Tensor,
+    features: Tensor,
+    table: Tensor,
+    actions: Tensor,
+    alike: Tensor | float,
 ) -> Tensor:
     """Logits (N, A), but certain of the actions of a table where features are alike.
 
@@ -64,7 +68,7 @@ def apply(
         features: (N, F) of its observations.
         table: (M, F), features of the table's observations.
         actions: (M,) int64, its actions.
-        alike: (), as in `Table`.
+        alike: as in `Table`.
     """
     distance, nearest = torch.cdist(features, table).min(1)
     certain = F.one_hot(actions[nearest], logits.shape[1]).to(logits.dtype).log()

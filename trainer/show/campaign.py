@@ -26,8 +26,9 @@ from trainer.show.screen import LABEL, heat, level_grid
 # Options of output, which do not change what a campaign does.
 OF_THE_COMMAND = {"run_dir", "resume", "more_seconds", "dashboard"}
 OPTIONS, STATE, TABLE = "campaign.json", "state.json", "table.json"
-# The run of the one network, and its copy that learns corrections.
-MERGED, LEARNED = "merged", "corrected/run"
+# The run of the one network, its corrections, and the copy of the run that learns them.
+MERGED, CORRECTED = "merged", "corrected"
+LEARNED = f"{CORRECTED}/run"
 
 _LEGEND = (
     "%: clear rate of 100 training episodes, the last (▸: in training) or the best\n"

@@ -27,7 +27,6 @@ from typing import Any
 from trainer.config.options import MAX_SEED
 from trainer.config.presets import share_cores
 from trainer.config.schema import RunConfig
-from trainer.config.tasks import game_levels
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
 from trainer.models import checkpoint
@@ -248,7 +247,7 @@ class Campaign(Progress):
         chosen = {name: self.levels[name].chosen or 0.0 for name in self.teachers()}
         until = self.elapsed() + config.seconds_to_correct(len(self.levels))
         passed: dict[str, float] = {}
-        if config.correct_share and set(game_levels(config.task)) <= set(chosen):
+        if config.correct_share and self.has_whole_game():
             how = (
                 self.folder / POLICIES,
                 starts,

@@ -23,6 +23,7 @@ from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -160,8 +161,8 @@ def correct(
     Returns:
         Means of the clear rates of sampled and greedy actions, `before` and `now`, with
         `starts` the mean of these and of the clear rate from there; {} if the policy
-        sees pictures, or its network has a memory, or is no
-        `ActorCritic`: it is not corrected.
+        sees pictures, or its network has a memory, or is no `ActorCritic`: it is not
+        corrected.
     """
     until = time.monotonic() + seconds
     in_game = game_starts.read(starts, level) if starts else []
@@ -169,16 +170,10 @@ def correct(
     if corrections is None:
         return {}
 
-    def play(path: Path, least: float = 0.0) -> tuple[float, float, float]:
-        """Two rates to compare policies by, and that from the level's own starts."""
-        own, sampled = rates_of(path, level, episodes, seed, model, argmax=True)
-        if not in_game:
-            return own, sampled, own
-        if own < least:
-            return 0.0, 0.0, own
-        rate = game_starts.clear_rate(path, level, in_game, seed, model)
-        return (own + rate) / 2, (sampled + rate) / 2, own
-
+    play = partial(
+        play_both,
+        level=level, episodes=episodes, seed=seed, model=model, in_game=in_game,
+    )  # fmt: skip
     best = first = play(path)
     least = first[2] - _LOSS
     # Half of the time that is left to search, then half to learn; the rest to play.
@@ -191,11 +186,35 @@ def correct(
             for temperature in TEMPERATURES:
                 new = Path(folder) / path.name
                 corrections.save(new, temperature, bits)
-                rates = play(new, least)
+                rates = play(new, least=least)
                 if rates > best:
                     best = rates
                     corrections.save(path, temperature, bits)
     return {"before": first[0], "now": best[0]}
+
+
+def play_both(
+    path: Path,
+    level: str,
+    episodes: int,
+    seed: int,
+    model: str,
+    in_game: Sequence[bytes],
+    least: float = 0.0,
+) -> tuple[float, float, float]:
+    """Plays a level from its own starts, and from those of the whole game, if any.
+
+    Returns:
+        Two rates to compare policies by, means of both, and that from the own starts
+        (`specialists.rates_of`). 0 where the last one is below `least`.
+    """
+    own, sampled = rates_of(path, level, episodes, seed, model, argmax=True)
+    if not in_game:
+        return own, sampled, own
+    if own < least:
+        return 0.0, 0.0, own
+    rate = game_starts.clear_rate(path, level, in_game, seed, model)
+    return (own + rate) / 2, (sampled + rate) / 2, own
 
 
 def open_policy(
@@ -290,9 +309,8 @@ class Corrections:
         logits = self._logits(torch.from_numpy(obs)).detach()
         if self._table is not None:
             _, table, actions = self._table
-            alike = torch.tensor(self._alike)
             features = self._features(obs)
-            logits = corrected.apply(logits, features, table, actions, alike)
+            logits = corrected.apply(logits, features, table, actions, self._alike)
         return sample(logits, generator).numpy(), logits.softmax(-1).numpy()
 
     def _logits(self, obs: Tensor) -> Tensor:

@@ -29,14 +29,13 @@ from typing import Any, Protocol
 import torch
 
 from trainer.config.schema import RunConfig
-from trainer.config.tasks import game_levels
 from trainer.machine.files import copy
 from trainer.machine.process import Interrupted
 from trainer.models import checkpoint
 from trainer.models.corrected import split
 from trainer.models.policy import with_temperature
 from trainer.models.released import SUFFIX, read_policy, write_policy
-from trainer.show.campaign import LEARNED, MERGED
+from trainer.show.campaign import CORRECTED, LEARNED, MERGED
 from trainer.show.dashboard import make_display
 from trainer.tuning import corrections, game_starts, specialists
 from trainer.tuning.campaign_config import LEAST_SLICE
@@ -45,7 +44,6 @@ from trainer.tuning.specialists import Slice
 from trainer.tuning.workers import Failed
 
 ONE = "one"
-CORRECTED = "corrected"
 
 # Time is limited, steps are not.
 UNLIMITED: dict[str, Any] = {
@@ -197,17 +195,17 @@ class OneNetwork:
         except ValueError as error:
             progress.board.log(f"the one network is not corrected: {error}")
             return
-        levels = progress.teachers()
+        levels, model = progress.teachers(), self.model
         # What an interrupted search found remains.
         left = [name for name in levels if not self._teacher(name).exists()]
         seconds = 2 * _SEARCH * progress.left() * progress.jobs / len(levels)
         tasks: list[tuple[Any, ...]] = [
             (name, search, cold, self._teacher(name), name, seconds, config.seed,
-             self.model, starts)
+             model, starts)
             for name in left
         ]  # fmt: skip
-        if left and set(game_levels(config.task)) <= set(levels):
-            own = (one, self._corrected / STARTS, config.seed, self.model)
+        if left and progress.has_whole_game():
+            own = (one, self._corrected / STARTS, config.seed, model)
             tasks.insert(0, ("whole game", game_starts.collect, *own))
         for _ in progress.do(tasks, "searching where the one network dies"):
             progress.save()
@@ -249,9 +247,10 @@ class OneNetwork:
         if not self._has_learned() or not self._choose(self._learned, new):
             return
         old, starts = progress.policy(ONE), progress.folder / STARTS
+        seed, model = self._config.seed, self.model
         tasks = [
-            (n, compare, old, new, n, _EPISODES, self._config.seed, self.model, starts)
-            for n in progress.teachers()
+            (name, compare, old, new, name, _EPISODES, seed, model, starts)
+            for name in progress.teachers()
         ]
         rates = dict(progress.do(tasks, "comparing the one network")).values()
         if not rates:
@@ -311,18 +310,6 @@ def compare(
     model: str,
     starts: Path,
 ) -> tuple[float, float]:
-    """Clear rates of two policies in a level, to choose one by.
-
-    Returns:
-        For each the mean of that from the level's own starts (`specialists.rates_of`)
-        and that from `starts`, if there are any.
-    """
-    in_game = game_starts.read(starts, level)
-
-    def rate(path: Path) -> float:
-        own, _ = specialists.rates_of(path, level, episodes, seed, model, argmax=True)
-        if not in_game:
-            return own
-        return (own + game_starts.clear_rate(path, level, in_game, seed, model)) / 2
-
-    return rate(old), rate(new)
+    """Rates of two policies in a level, to choose one by, see `play_both`."""
+    how = (level, episodes, seed, model, game_starts.read(starts, level))
+    return corrections.play_both(old, *how)[0], corrections.play_both(new, *how)[0]

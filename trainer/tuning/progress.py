@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from trainer.config.schema import RunConfig
+from trainer.config.tasks import game_levels
 from trainer.machine.cpu import available_cores
 from trainer.machine.files import write_json
 from trainer.machine.timings import format_seconds
@@ -130,6 +131,10 @@ class Progress:
     def teachers(self) -> list[str]:
         """The levels that have a policy."""
         return [name for name in self.levels if self.policy(name).exists()]
+
+    def has_whole_game(self) -> bool:
+        """Whether all levels of the game have a policy."""
+        return set(game_levels(self.config.task)) <= set(self.teachers())
 
     # -- processes and the board -------------------------------------------------
 
